@@ -70,8 +70,8 @@ use leasehold_protocol::{
 use crate::{
     clock,
     dropped_copies::{DroppedCopies, MissCause},
+    eviction::EvictionPolicy,
     path_hash::PathHashState,
-    policy::Policy,
     shared_content::SharedContent,
     stats::{Counters, count},
     sync::DashMap,
@@ -125,7 +125,7 @@ pub(crate) struct RecentCopy {
 pub(crate) struct Cache {
     data: CopyMap,
     children: CopyMap,
-    policy: Policy,
+    eviction: EvictionPolicy,
     installations: AtomicU64,
     dropped: DroppedCopies,
     pub(crate) counters: Counters,
@@ -138,7 +138,7 @@ impl Cache {
         Self {
             data: copies(),
             children: copies(),
-            policy: Policy::new(capacity_bytes),
+            eviction: EvictionPolicy::new(capacity_bytes),
             installations: AtomicU64::default(),
             dropped: DroppedCopies::default(),
             counters: Counters::default(),
@@ -169,7 +169,7 @@ impl Cache {
         }
         let count = copy.volume.counters().hit();
         drop(copy);
-        self.policy.served(kind, path, count);
+        self.eviction.served(kind, path, count);
         Some(hit)
     }
 
@@ -226,7 +226,7 @@ impl Cache {
             None => self.dropped.take_granted(object.kind, object.path.code()),
         };
         content.note_granted(unread.unwrap_or_else(clock::now));
-        self.policy.installed(object, installation, u32::try_from(weight).unwrap_or(u32::MAX));
+        self.eviction.installed(object, installation, u32::try_from(weight).unwrap_or(u32::MAX));
         content
     }
 
@@ -266,7 +266,8 @@ impl Cache {
         (!objects.is_empty()).then_some(objects)
     }
 
-    /// Removes a copy: from now on no read is served from it. The caller must notify the policy.
+    /// Removes a copy: from now on no read is served from it. The caller must notify the eviction
+    /// policy.
     pub(crate) fn remove(&self, object: &Object, cause: MissCause) {
         let is_of = |_: &u64, copy: &CopySlot| copy.content.is_of(&object.path);
         let Some((code, copy)) = self.of(object.kind).remove_if(&object.path.code(), is_of) else { return };
@@ -281,20 +282,21 @@ impl Cache {
         self.data.clear();
         self.children.clear();
         self.dropped.clear();
-        self.policy.forget_all();
+        self.eviction.forget_all();
     }
 
-    /// Notifies the policy if the object has no copy.
+    /// Notifies the eviction policy if the object has no copy.
     pub(crate) fn forget(&self, object: &Object) {
         let copy = self.of(object.kind).get(&object.path.code());
         if copy.is_none_or(|copy| !copy.content.is_of(&object.path)) {
-            self.policy.forget(object);
+            self.eviction.forget(object);
         }
     }
 
-    /// Removes the next copy that the policy evicts. Returns its object and the stamp of its grant.
+    /// Removes the next copy that the eviction policy chose. Returns its object and the stamp of
+    /// its grant.
     pub(crate) fn evict_next(&self) -> Option<(Object, Stamp)> {
-        while let Some((object, installation)) = self.policy.next_unwanted() {
+        while let Some((object, installation)) = self.eviction.next_unwanted() {
             let is_that = |_: &u64, copy: &CopySlot| copy.content.installation() == Some(installation);
             let evicted = self.of(object.kind).remove_if(&object.path.code(), is_that);
             let evicted = evicted.and_then(|(_, copy)| Some((copy.content.stamp()?, copy.content.take_granted())));
@@ -307,9 +309,9 @@ impl Cache {
         None
     }
 
-    /// Lets the policy choose what to evict. The driver calls this without its lock.
+    /// Lets the eviction policy choose what to evict. The driver calls this without its lock.
     pub(crate) fn housekeep(&self) {
-        self.policy.housekeep();
+        self.eviction.housekeep();
     }
 }
 

@@ -244,8 +244,8 @@ impl Callback for CallbackService {
 
 /// Serves the connection until it ends.
 async fn serve(driver: &Arc<Driver>, stream: TcpStream) -> ConnectionEnd {
-    let (leasehold, recalls, work) = client_connection(stream);
-    let _work = AbortOnDropHandle::new(tokio::spawn(work));
+    let (leasehold, recalls, task) = client_connection(stream);
+    let _task = AbortOnDropHandle::new(tokio::spawn(task));
     let recalls = BaseChannel::with_defaults(recalls).execute(CallbackService(Arc::clone(driver)).serve());
     // A call is handled when it is first polled, so calls are handled in order. But the reply may
     // have to wait for the network. Other calls do not wait for that.

@@ -114,9 +114,9 @@ struct DriverCore {
     /// When this client last reported its reads from memory to a server.
     reads_reported_at: Instant,
     orders: Option<mpsc::UnboundedSender<ConnectionOrder>>,
-    /// The dropped objects that the policy does not know of yet. At most as many as there were
-    /// copies.
-    forgotten: VecDeque<Object>,
+    /// The dropped objects that the eviction policy does not know of yet. At most as many as there
+    /// were copies.
+    unreported_drops: VecDeque<Object>,
     /// When the timer wakes by itself.
     timer_at: Instant,
 }
@@ -159,7 +159,7 @@ impl Driver {
             last_id: 0,
             reads_reported_at: Instant::ZERO,
             orders: None,
-            forgotten: VecDeque::new(),
+            unreported_drops: VecDeque::new(),
             timer_at: Instant::ZERO,
         };
         Self {
@@ -345,11 +345,11 @@ impl Driver {
                 }
             }
             HolderEffect::SelectWanted(objects) => {
-                step.follow_ups.extend(self.cache.wanted_of(objects).map(HolderInput::ReadNext));
+                step.follow_ups.extend(self.cache.wanted_of(objects).map(HolderInput::ReadNextValues));
             }
             HolderEffect::Drop(objects) => {
                 objects.iter().for_each(|object| self.cache.remove(object, step.drop_cause));
-                core.forgotten.extend(objects);
+                core.unreported_drops.extend(objects);
             }
             HolderEffect::DropAll => self.drop_all(core),
             HolderEffect::VolumeValidityChanged { volume, validity } => core.leases.set(&volume, validity),
@@ -397,7 +397,7 @@ impl Driver {
                 self.recent.note_write(clock::now());
                 core.update_write_lease(lock, status);
             }
-            HolderEffect::FlushLost { lock, value, may_be_there: may_be_written, refusal } => {
+            HolderEffect::FlushLost { lock, value, may_be_written, refusal } => {
                 core.flush_lost(lock, |path| LostChange {
                     path,
                     value,
@@ -446,7 +446,7 @@ impl Driver {
         core.leases.end_all();
         self.cache.clear();
         self.recent.clear();
-        core.forgotten.clear();
+        core.unreported_drops.clear();
     }
 
     /// Wakes the timer early if the rules now have an earlier deadline.

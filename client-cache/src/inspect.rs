@@ -124,8 +124,8 @@ pub async fn server_status(endpoint: &str, timeout: Duration) -> Result<ServerSt
         let introduced = leasehold_wire::connect(endpoint, Role::Client, timeout).await;
         let introduced = introduced.map_err(|error| unavailable(error.to_string()))?;
         // No server recalls anything on a connection without a session.
-        let (connection, _recalls, work) = client_connection(introduced.stream);
-        let _work = AbortOnDropHandle::new(tokio::spawn(work));
+        let (connection, _recalls, task) = client_connection(introduced.stream);
+        let _task = AbortOnDropHandle::new(tokio::spawn(task));
         let response = ask(&connection, Body::Inspect(Inspect::Cluster), until).await;
         let response = response.ok_or_else(|| unavailable("the connection ended without an answer".to_owned()))?;
         Ok::<_, InspectError>((introduced.cluster, response))

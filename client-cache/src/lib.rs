@@ -77,7 +77,7 @@
 //! ```
 //!
 //! Each module states its own guarantees: `cache` (why a hit is linearizable), `driver` (atomic
-//! steps), `connection` (which server), `policy` (which copies stay).
+//! steps), `connection` (which server), `eviction` (which copies stay).
 //! [`leasehold_protocol::holder`] has all rules.
 //!
 //! This crate knows nothing about Raft, replication and disks. It decides nothing about leases.
@@ -96,6 +96,7 @@ mod driver;
 mod dropped_copies;
 mod election;
 mod error;
+mod eviction;
 mod inspect;
 mod key_lease;
 mod lease_ref;
@@ -107,7 +108,6 @@ mod options;
 mod own_cluster;
 mod path_hash;
 mod pending_release;
-mod policy;
 mod read;
 mod recent;
 mod registration;

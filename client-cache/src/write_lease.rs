@@ -432,7 +432,7 @@ async fn flush_and_release(
 /// Logs a loss that can no longer be returned to anybody.
 fn warn_of_loss(kept: &watch::Receiver<WriteLeaseCell>, told: u64) {
     if let Some((_, lost)) = kept.borrow().lost.as_ref().filter(|(number, _)| *number > told) {
-        let (bytes, may_be_there) = (lost.value.len(), lost.may_be_written);
-        tracing::warn!(path = %lost.path, bytes, may_be_there, "a value that was set under a write lease, which was dropped since, was not flushed and is lost");
+        let (bytes, may_be_written) = (lost.value.len(), lost.may_be_written);
+        tracing::warn!(path = %lost.path, bytes, may_be_written, "a value that was set under a write lease, which was dropped since, was not flushed and is lost");
     }
 }

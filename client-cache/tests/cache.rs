@@ -159,16 +159,16 @@ async fn value_of_a_write_reaches_a_reader_with_a_new_lease() {
         until(|| reader.cached(&path("/v/a")).is_some()).await;
         let asked = server.asked("Read");
         assert_eq!(&reader.get("/v/a").await.unwrap().unwrap().value[..], value.as_bytes());
-        assert_eq!((server.asked("Read"), server.asked("ReadNext")), (asked, number));
+        assert_eq!((server.asked("Read"), server.asked("ReadNextValue")), (asked, number));
         assert_eq!(server.asked("Push"), number, "the consent has asked for it");
     }
     // Nobody reads the eleventh value, so the twelfth is not asked for.
     for value in ["11", "12"] {
         writer.put("/v/a", value).await.unwrap();
-        until(|| server.asked("ReadNext") == 11).await;
+        until(|| server.asked("ReadNextValue") == 11).await;
     }
     until(|| reader.stats().recalls == 12).await;
-    assert_eq!((reader.cached(&path("/v/a")), server.asked("ReadNext")), (None, 11));
+    assert_eq!((reader.cached(&path("/v/a")), server.asked("ReadNextValue")), (None, 11));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -162,7 +162,7 @@ pub enum Body {
     /// [`Answer::ReadBlocked`], and the write lease is not recalled. Lost: the next read of the
     /// application asks by itself. Twice: while the earlier request waits, the later one replaces
     /// it ([`Refusal::Retry`]).
-    ReadNext {
+    ReadNextValue {
         /// The object.
         object: Object,
         /// As in [`Body::Read`].
@@ -233,8 +233,8 @@ pub enum Body {
 impl Body {
     /// Whether the server answers without waiting for other clients. A write may wait for leases, a
     /// watch for writes, and an [`AwaitLocks`](Self::AwaitLocks) for other locks. A list and an
-    /// [`AwaitRead`](Self::AwaitRead) may wait for flushes, and a [`ReadNext`](Self::ReadNext) for
-    /// writes.
+    /// [`AwaitRead`](Self::AwaitRead) may wait for flushes, and a
+    /// [`ReadNextValue`](Self::ReadNextValue) for writes.
     pub fn is_nonblocking(&self) -> bool {
         !matches!(
             self,
@@ -242,7 +242,7 @@ impl Body {
                 | Self::Watch { .. }
                 | Self::AwaitLocks { .. }
                 | Self::AwaitRead { .. }
-                | Self::ReadNext { .. }
+                | Self::ReadNextValue { .. }
                 | Self::List { .. }
         )
     }
@@ -324,12 +324,12 @@ pub enum Answer {
     Heartbeat(ClockAnswer),
     /// To [`Body::Acquire`].
     Acquired(AcquiredVolume),
-    /// To [`Body::Read`], [`Body::AwaitRead`] and [`Body::ReadNext`].
+    /// To [`Body::Read`], [`Body::AwaitRead`] and [`Body::ReadNextValue`].
     Read(ReadAnswer),
     /// To [`Body::Read`]: another session has the data under a write lease, and the leader has
     /// recalled it (like NFSv4's `NFS4ERR_DELAY`). The client continues with [`Body::AwaitRead`],
-    /// for which it does not count the server as silent. To [`Body::ReadNext`]: the same, but the
-    /// leader has recalled nothing, and the client waits no longer.
+    /// for which it does not count the server as silent. To [`Body::ReadNextValue`]: the same, but
+    /// the leader has recalled nothing, and the client waits no longer.
     ReadBlocked,
     /// To [`Body::Write`]: the write took effect.
     Written {

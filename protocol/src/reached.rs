@@ -46,9 +46,9 @@ bounds! {
     /// As above.
     BlockedReads: "blocked_reads_max",
     /// As above.
-    NextReadsWaiting: "next_reads_max",
+    NextValuesWaiting: "next_values_max",
     /// As above.
-    SessionNextReads: "session_next_reads_max",
+    SessionNextValues: "session_next_values_max",
     /// As above.
     TickBytes: "tick_bytes_max",
     /// As above.
@@ -122,7 +122,7 @@ bounds! {
     /// As above.
     DelayedConsents: "delayed_consents_max",
     /// As above.
-    OwnNextReads: "own_next_reads_max",
+    OwnNextValues: "own_next_values_max",
     /// As above.
     WritesOut: "writes_out_max",
     /// As above.
@@ -256,9 +256,9 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::Sessions, "lessor::tests::bounds::sessions_beyond_the_bound_are_busy"),
     (Bound::CachedReads, "lessor::tests::headers::request_with_a_list_too_long_changes_nothing"),
     (Bound::Unanswered, "lessor::tests::lease_limits::session_that_answers_no_recall_gets_no_further_lease"),
-    (Bound::OwnNextReads, "holder::tests::next_reads::one_request_for_each_object_up_to_the_bound"),
-    (Bound::NextReadsWaiting, "lessor::tests::next_reads::next_reads_beyond_the_bounds_are_busy"),
-    (Bound::SessionNextReads, "lessor::tests::next_reads::next_reads_beyond_the_bounds_are_busy"),
+    (Bound::OwnNextValues, "holder::tests::next_values::one_request_for_each_object_up_to_the_bound"),
+    (Bound::NextValuesWaiting, "lessor::tests::next_values::next_values_beyond_the_bounds_are_busy"),
+    (Bound::SessionNextValues, "lessor::tests::next_values::next_values_beyond_the_bounds_are_busy"),
     (
         Bound::GhostLeases,
         "lessor::terms_by_use::ghosts::tests::too_many_ghost_leases_become_a_sample_of_the_same_shares",
@@ -297,7 +297,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::Candidates, "lessor::recalls::tests::recall_of_sets_that_one_recall_includes_sends_nothing"),
     (Bound::AwaitLocksBytes, "holder::tests::locks::locks_with_long_paths_are_named_in_turn"),
     (Bound::Heartbeats, "holder::in_flight::tests::heartbeat_beyond_the_bound_abandons_the_oldest"),
-    (Bound::PushWait, "holder::tests::next_reads::next_value_is_awaited_for_a_limited_time"),
+    (Bound::PushWait, "holder::tests::next_values::next_value_is_awaited_for_a_limited_time"),
     (Bound::RemovalsRemembered, "holder::attachments::tests::removal_beyond_the_bound_forgets_the_earliest"),
     (Bound::Answers, "state::sessions::tests::window_forgets_answered_requests_and_is_bounded"),
     (Bound::History, "state::history::tests::history_is_bounded_and_reports_compacted_revisions"),
@@ -315,10 +315,11 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("PUT_BYTES_MAX", "what a put of a change takes beside its value at most: weighs changes"),
     ("DELETE_BYTES_MAX", "what a removal of a change takes at most: weighs changes"),
     ("OPERATION_SETS_MAX", "a part of DROPPED_SETS_MAX: no footprint is cut to it without naming the subtree"),
-    ("PUSH_REQUESTS_MAX", "the default of own_next_reads_max, so no reply of a sound client has more"),
+    ("PUSH_REQUESTS_MAX", "the default of own_next_values_max, so no reply of a sound client has more"),
     ("REPORTED_READS_MAX", "a count that no correct client reports"),
     ("UNSAVED_PERCENT_MAX", "decides whether object terms get longer"),
     ("UNREAD_MAX", "decides which ghost leases are forgotten first"),
+    ("SETS_SEARCHED_MAX", "a write of more sets counts as a write of the whole volume"),
     ("COPIES_MAX", "where the search for a number of copies ends"),
     ("CORRECTION_MAX", "how far an estimate is corrected by the counts"),
     ("COUNTER_MAX", "a check of invariants: no counter comes near it"),

@@ -52,7 +52,7 @@ pub(crate) struct ClientCalls {
 
 impl ClientCalls {
     /// Sends recalls on the connection, and passes the consents to the core.
-    pub(crate) async fn send_recalls(self, mut recalls: mpsc::Receiver<Recall>) {
+    pub(crate) async fn send_callbacks(self, mut recalls: mpsc::Receiver<Recall>) {
         let recall_room = Arc::new(Semaphore::new(RECALLS_OUT_MAX));
         let push_room = Arc::new(Semaphore::new(PUSH_BYTES_OUT_MAX as usize));
         while let Some(recall) = recalls.recv().await {

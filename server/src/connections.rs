@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures::StreamExt;
-use leasehold_protocol::message::{Answer as Done, Body, ClusterInfo, Inspect, Refusal, Request, Response};
+use leasehold_protocol::message::{Answer, Body, ClusterInfo, Inspect, Refusal, Request, Response};
 use leasehold_wire::{Leasehold, Role, accept_if, server_connection};
 use tarpc::{
     context,
@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// The pause when the process has no file descriptor for another connection.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// What every connection shares.
 #[derive(Clone)]
@@ -60,7 +60,7 @@ impl Connections {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection: trying again");
-                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                    tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
                     continue;
                 }
             };
@@ -94,31 +94,31 @@ impl Connections {
     }
 
     async fn serve_client(self, id: ConnectionId, stream: TcpStream) {
-        let (requests, callbacks, driver) = server_connection(stream);
+        let (requests, callbacks, task) = server_connection(stream);
         let (recalls, to_recall) = mpsc::channel(RECALLS_WAITING_MAX);
         let mut ended = self.core.leaderships_ended();
-        let _registered = RegisteredOn { id, core: Arc::clone(&self.core) };
+        let _registered = DisconnectOnDrop { id, core: Arc::clone(&self.core) };
         let client_calls =
             ClientCalls { id, core: Arc::clone(&self.core), client: callbacks, recalls: recalls.clone() };
         let service = ClientService { id, core: Arc::clone(&self.core), replica: self.replica.clone(), recalls };
         let calls = BaseChannel::with_defaults(requests).execute(service.serve()).for_each(spawn_if_slow);
         tokio::select! {
-            // The driver has logged an unexpected end.
-            _ = driver => {}
+            // The task has logged an unexpected end.
+            _ = task => {}
             () = calls => {}
-            () = client_calls.send_recalls(to_recall) => {}
+            () = client_calls.send_callbacks(to_recall) => {}
             _ = ended.changed() => {}
         }
     }
 }
 
 /// Removes a connection from the core when it ends, for whatever reason.
-struct RegisteredOn {
+struct DisconnectOnDrop {
     id: ConnectionId,
     core: Arc<ServerCore>,
 }
 
-impl Drop for RegisteredOn {
+impl Drop for DisconnectOnDrop {
     fn drop(&mut self) {
         self.core.disconnected(self.id);
     }
@@ -151,7 +151,7 @@ impl Leasehold for ClientService {
                 promises: Vec::new(),
                 lapses: Vec::new(),
                 clocks: None,
-                result: Ok(Done::Cluster(self.cluster())),
+                result: Ok(Answer::Cluster(self.cluster())),
             };
         }
         match self.core.request(request, self.id, &self.recalls).await {

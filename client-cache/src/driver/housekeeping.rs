@@ -62,8 +62,8 @@ impl Driver {
     fn housekeep(&self) {
         loop {
             let mut core = self.core.lock();
-            let count = core.forgotten.len().min(HOUSEKEEPING_BATCH);
-            core.forgotten.drain(..count).for_each(|object| self.cache.forget(&object));
+            let count = core.unreported_drops.len().min(HOUSEKEEPING_BATCH);
+            core.unreported_drops.drain(..count).for_each(|object| self.cache.forget(&object));
             if count < HOUSEKEEPING_BATCH {
                 break;
             }

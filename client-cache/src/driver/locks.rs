@@ -95,7 +95,8 @@ impl DriverCore {
     }
 
     /// Applies the outcome of a lock request or of a change of mode, before its caller receives it.
-    /// The outcome of a pending release does not bring back a forgotten lock.
+    /// The outcome of a pending release does not bring back a lock that is gone. (The client loses
+    /// a lock by its own clock in `expire_locks`, in `protocol/src/holder/locks.rs`.)
     pub(super) fn apply_lock_grant(&mut self, written: &Written, is_pending_release: bool) {
         let Some(taken) = written.lock.as_deref() else { return };
         if is_pending_release && !self.locks.contains_key(&taken.lock) {

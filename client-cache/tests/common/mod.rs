@@ -432,7 +432,7 @@ fn kind(body: &Body) -> &'static str {
         Body::Acquire { .. } => "Acquire",
         Body::Read { .. } => "Read",
         Body::AwaitRead { .. } => "AwaitRead",
-        Body::ReadNext { .. } => "ReadNext",
+        Body::ReadNextValue { .. } => "ReadNextValue",
         Body::Write { .. } => "Write",
         Body::HolderReport(_) => "HolderReport",
         Body::KeepAlive { .. } => "KeepAlive",

@@ -221,7 +221,7 @@ impl Holder {
                 for set in changed {
                     changed_copies.extend(self.copies.remove_where(set, |copy| copy.validity.volume == *top));
                 }
-                self.dropped(changed_copies);
+                self.ask_to_drop(changed_copies);
                 ended.since
             }
             _ => answer.promise.incarnation,
@@ -356,7 +356,7 @@ impl Holder {
         }
         let below = ObjectSet::Subtree(top.clone());
         let copies = self.copies.remove_where(&below, |copy| copy.validity.volume == *top);
-        self.dropped(copies);
+        self.ask_to_drop(copies);
         let volume = self.volumes.learn(top);
         volume.end_lease();
         let attached = std::mem::take(&mut volume.attached);

@@ -21,7 +21,7 @@ pub struct HolderBounds {
     pub delayed_consents_max: usize,
     /// The most objects whose next value is asked for at a time. Beyond it, the next read of the
     /// application asks.
-    pub own_next_reads_max: usize,
+    pub own_next_values_max: usize,
     /// The most write numbers from the lowest unanswered to the highest sent one: as many outcomes
     /// as servers remember for a session. Further writes wait until the lowest is answered.
     pub writes_out_max: u64,
@@ -40,7 +40,7 @@ impl HolderBounds {
         volumes_max: 4096,
         returns_waiting_max: 4096,
         delayed_consents_max: 256,
-        own_next_reads_max: PUSH_REQUESTS_MAX,
+        own_next_values_max: PUSH_REQUESTS_MAX,
         writes_out_max: State::ANSWERS_MAX,
         flushes_out_max: 32,
         read_waits_max: 4,

@@ -25,7 +25,7 @@ impl Holder {
         self.recalls.check(self.in_flight.oldest_granting())?;
         self.check_reads()?;
         self.check_delayed_consents()?;
-        self.check_next_reads()?;
+        self.check_next_values()?;
         self.check_attachments()?;
         self.check_locks()?;
         self.check_write_leases()?;

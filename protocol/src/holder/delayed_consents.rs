@@ -133,7 +133,7 @@ impl Holder {
         let first = Stamp { epoch, sequence: 0 };
         let later = self.delayed_consents.by_stamp.split_off(&first);
         for (stamp, delayed) in std::mem::replace(&mut self.delayed_consents.by_stamp, later) {
-            self.overtake(&sets_of(delayed.objects), stamp);
+            self.drop_and_overtake(&sets_of(delayed.objects), stamp);
         }
     }
 
@@ -154,7 +154,7 @@ impl Holder {
                 if delayed.updates {
                     self.select_wanted(&sets);
                 }
-                self.overtake(&sets, stamp);
+                self.drop_and_overtake(&sets, stamp);
                 self.piggyback.consent(stamp);
             }
         }

@@ -28,7 +28,7 @@ use crate::{
 const EARLY_DELAYS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
 /// The shortest interval between extra comparisons, even if a server names tiny terms.
-const APART_MIN: Duration = Duration::from_millis(100);
+const COMPARISON_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// The client's comparison of its clock with the leader's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -140,7 +140,7 @@ impl Holder {
     /// heartbeats that renew leases, because those compare clocks anyway.
     fn comparison_pace(&self) -> Duration {
         let term = self.volumes.shortest_term().unwrap_or(Duration::MAX);
-        let pace = (term / 10).saturating_mul(self.tenths()).max(APART_MIN);
+        let pace = (term / 10).saturating_mul(self.tenths()).max(COMPARISON_INTERVAL_MIN);
         EARLY_DELAYS.get(self.drift.early_count).map_or(pace, |early| pace.min(*early))
     }
 

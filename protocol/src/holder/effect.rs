@@ -51,8 +51,8 @@ pub enum HolderEffect {
     },
     /// Find out which of these copies the application wanted. A copy is wanted if a read asked for
     /// it since it was installed, or was answered from it since its lease was granted. Give their
-    /// objects to [`HolderInput::ReadNext`](super::HolderInput::ReadNext) after this step. The next
-    /// effect drops the copies.
+    /// objects to [`HolderInput::ReadNextValues`](super::HolderInput::ReadNextValues) after this
+    /// step. The next effect drops the copies.
     SelectWanted(Vec<Object>),
     /// Drop the copies of these objects, and serve no read from them from now on. The cache has no
     /// copies that the holder does not know of.
@@ -166,7 +166,7 @@ pub enum HolderEffect {
         value: Value,
         /// True if a flush was sent and its outcome is unknown. The servers may have this value or
         /// an earlier one.
-        may_be_there: bool,
+        may_be_written: bool,
         /// The servers' refusal, if there was one.
         refusal: Option<Refusal>,
     },

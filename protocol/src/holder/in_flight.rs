@@ -34,7 +34,7 @@ pub(super) enum Purpose {
     HolderReport(NodePath),
     Read(Object),
     /// Ask for the value that the pending writes leave.
-    ReadNext(Object),
+    ReadNextValue(Object),
     Write(WriteId),
     /// Ask for the next changes of a watch.
     Watch(WatchId),
@@ -43,7 +43,7 @@ pub(super) enum Purpose {
 impl Purpose {
     /// Whether the answer may grant an object lease, which a recall can overtake (S4).
     fn may_grant(&self) -> bool {
-        matches!(self, Self::Acquire(_) | Self::Read(_) | Self::ReadNext(_) | Self::Write(_))
+        matches!(self, Self::Acquire(_) | Self::Read(_) | Self::ReadNextValue(_) | Self::Write(_))
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) struct RequestsInFlight {
     /// and each step needs the oldest quick request.
     quick: BTreeSet<SendId>,
     watches: BTreeSet<SendId>,
-    next_reads: BTreeSet<SendId>,
+    next_values: BTreeSet<SendId>,
 }
 
 impl RequestsInFlight {
@@ -87,7 +87,7 @@ impl RequestsInFlight {
         if flight.purpose.may_grant() {
             self.granting.insert(send_id);
             match flight.purpose {
-                Purpose::ReadNext(_) => self.next_reads.insert(send_id),
+                Purpose::ReadNextValue(_) => self.next_values.insert(send_id),
                 _ => self.operations.insert(send_id),
             };
         }
@@ -117,7 +117,7 @@ impl RequestsInFlight {
         self.operations.remove(&send_id);
         self.quick.remove(&send_id);
         self.watches.remove(&send_id);
-        self.next_reads.remove(&send_id);
+        self.next_values.remove(&send_id);
         if flight.purpose == Purpose::Heartbeat {
             self.heartbeats.retain(|other| *other != send_id);
         }
@@ -131,7 +131,7 @@ impl RequestsInFlight {
         self.heartbeats.clear();
         self.quick.clear();
         self.watches.clear();
-        self.next_reads.clear();
+        self.next_values.clear();
         std::mem::take(&mut self.live).into_values().map(|flight| flight.purpose).collect()
     }
 
@@ -156,8 +156,8 @@ impl RequestsInFlight {
     }
 
     /// The oldest read of a next value, and when it was sent.
-    pub(super) fn oldest_next_read(&self) -> Option<(SendId, Instant)> {
-        let send_id = *self.next_reads.first()?;
+    pub(super) fn oldest_next_value(&self) -> Option<(SendId, Instant)> {
+        let send_id = *self.next_values.first()?;
         self.sent(Some(&send_id)).map(|sent| (send_id, sent))
     }
 

@@ -139,7 +139,7 @@ pub enum HolderInput {
     Recalled(Recall),
     /// Those of the copies in [`HolderEffect::SelectWanted`](super::HolderEffect::SelectWanted)
     /// that the application wanted: ask for their next values.
-    ReadNext(Vec<Object>),
+    ReadNextValues(Vec<Object>),
     /// The cache has evicted a copy, or finds that it does not have the copy.
     Evicted {
         /// The object of the copy.

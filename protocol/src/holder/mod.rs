@@ -46,7 +46,7 @@ mod in_flight;
 mod input;
 mod key_leases;
 mod locks;
-mod next_reads;
+mod next_values;
 mod object_leases;
 mod own_write_lease;
 mod pace;
@@ -82,7 +82,7 @@ use self::{
     in_flight::RequestsInFlight,
     key_leases::OwnKeyLeases,
     locks::OwnLocks,
-    next_reads::OwnNextReads,
+    next_values::OwnNextValues,
     reads::Reads,
     recalls::RecallMemory,
     requests::Piggyback,
@@ -134,7 +134,7 @@ pub struct Holder {
     watches: OwnWatches,
     drift: DriftSupervision,
     delayed_consents: DelayedConsents,
-    next_reads: OwnNextReads,
+    next_values: OwnNextValues,
     /// Effects of the current step. Empty between steps.
     effects: Vec<HolderEffect>,
 }
@@ -166,7 +166,7 @@ impl Holder {
             watches: OwnWatches::default(),
             drift: DriftSupervision::default(),
             delayed_consents: DelayedConsents::default(),
-            next_reads: OwnNextReads::default(),
+            next_values: OwnNextValues::default(),
             effects: Vec::new(),
             config,
         }
@@ -196,7 +196,7 @@ impl Holder {
             HolderInput::Answered { send_id, response } => self.answered(send_id, response, now),
             HolderInput::Recalled(recall) => self.recalled(&recall, now),
             HolderInput::Evicted { object, stamp } => self.evicted(object, stamp, now),
-            HolderInput::ReadNext(objects) => self.read_next(objects, now),
+            HolderInput::ReadNextValues(objects) => self.read_next_values(objects, now),
             HolderInput::Timeout { .. } => self.timed_out(now),
             HolderInput::Probe => self.probe(now),
             HolderInput::Close => self.close(now),
@@ -236,7 +236,7 @@ impl Holder {
             self.flush_deadline(),
             self.clocks_deadline(),
             self.delayed_consents.deadline(),
-            self.next_reads_deadline(),
+            self.next_values_deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }

@@ -78,7 +78,7 @@ impl Holder {
     }
 
     /// Asks the cache to drop these objects.
-    pub(super) fn dropped(&mut self, objects: Vec<Object>) {
+    pub(super) fn ask_to_drop(&mut self, objects: Vec<Object>) {
         if !objects.is_empty() {
             self.effects.push(HolderEffect::Drop(objects));
         }

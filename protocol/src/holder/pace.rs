@@ -18,7 +18,7 @@ const ATTEMPTS_PER_TERM_MAX: u32 = 16;
 const IDLE_CHECKS_PER_TERM: u32 = 8;
 
 /// The shortest interval between repeated actions: a sixteenth of the shortest allowed term.
-const APART_MIN: Duration = Duration::from_micros(12_500);
+const INTERVAL_MIN: Duration = Duration::from_micros(12_500);
 
 /// When to renew one lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -89,9 +89,9 @@ impl Pace {
         self.due = now.after(self.part(IDLE_CHECKS_PER_TERM));
     }
 
-    /// The present term divided by `per_term`, but at least [`APART_MIN`].
+    /// The present term divided by `per_term`, but at least [`INTERVAL_MIN`].
     fn part(&self, per_term: u32) -> Duration {
-        (self.present_term / per_term).max(APART_MIN)
+        (self.present_term / per_term).max(INTERVAL_MIN)
     }
 
     /// From this time on, any request renews the lease too: usually a third of a term after the

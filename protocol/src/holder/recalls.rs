@@ -158,8 +158,8 @@ impl Holder {
         let has_gap = self.recalls.count_recall(recall);
         let sets = if has_gap { &everything[..] } else { &recall.sets };
         let delayed = |reason| HolderEffect::ConsentDelayed(DelayNotice { session, stamp: recall.stamp, reason });
-        if self.wait_for_flushes(recall.stamp, sets) {
-            self.overtake(sets, recall.stamp);
+        if self.end_recalled_write_leases(recall.stamp, sets) {
+            self.drop_and_overtake(sets, recall.stamp);
             return self.effects.push(delayed(DelayReason::Flushing));
         }
         let in_use = if has_gap { None } else { self.delay_consent(recall, now) };
@@ -171,7 +171,7 @@ impl Holder {
         }
         let consent = HolderEffect::Consent(Consent { session, stamp: recall.stamp });
         self.piggyback.consent(recall.stamp);
-        let has_copies = self.planted(Bug::ConsentWithoutDrop) || self.overtake(sets, recall.stamp);
+        let has_copies = self.planted(Bug::ConsentWithoutDrop) || self.drop_and_overtake(sets, recall.stamp);
         self.effects.push(consent);
         if !has_copies {
             self.volumes.unreported_in(&recall.sets).iter().for_each(|top| self.start_owed_report(top, now));
@@ -180,14 +180,14 @@ impl Holder {
 
     /// Drops the copies of these sets. Refuses grants on them that are still in flight and stamped
     /// up to `through`. Returns whether there were copies.
-    pub(super) fn overtake(&mut self, sets: &[ObjectSet], through: Stamp) -> bool {
+    pub(super) fn drop_and_overtake(&mut self, sets: &[ObjectSet], through: Stamp) -> bool {
         let mut dropped = Vec::new();
         for set in sets {
             dropped.extend(self.copies.remove_where(set, |_| true));
             self.recalls.remember(set, through, self.in_flight.next());
         }
         let has_copies = !dropped.is_empty();
-        self.dropped(dropped);
+        self.ask_to_drop(dropped);
         has_copies
     }
 }

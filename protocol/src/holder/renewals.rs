@@ -75,7 +75,7 @@ impl Holder {
         let below = ObjectSet::Subtree(volume.clone());
         let copies =
             self.copies.remove_where(&below, |copy| copy.validity.volume == *volume && copy.generation < generation);
-        self.dropped(copies);
+        self.ask_to_drop(copies);
     }
 
     /// Handles a lapse: the lease has ended. Its copies stay, and are validated before use.
@@ -112,7 +112,7 @@ impl Holder {
 
     /// Handles [`HolderInput::Timeout`](super::HolderInput::Timeout).
     pub(super) fn timed_out(&mut self, now: Instant) {
-        self.abandon_next_reads(now);
+        self.abandon_next_values(now);
         self.send_queue.wake(now);
         self.greet_again(now);
         if self.link == LinkState::Registered {

@@ -74,7 +74,7 @@ impl Holder {
                 Purpose::Heartbeat
                 | Purpose::KeepAlive
                 | Purpose::AwaitLocks
-                | Purpose::ReadNext(_)
+                | Purpose::ReadNextValue(_)
                 | Purpose::Open
                 | Purpose::Register
                 | Purpose::Close => {}
@@ -103,7 +103,7 @@ impl Holder {
             session.pace.renewal_sent(session.until, now);
         }
         // A recall can lead to hundreds of reads of next values. Each would repeat the same lists.
-        let most = |most| if matches!(purpose, Purpose::ReadNext(_)) { 0 } else { most };
+        let most = |most| if matches!(purpose, Purpose::ReadNextValue(_)) { 0 } else { most };
         let registration = match purpose {
             Purpose::Register => Some(self.in_flight.next()),
             _ => session.registered,
@@ -218,7 +218,7 @@ impl Holder {
             // Each of these requests has its own schedule.
             Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLocks => return,
             Purpose::Read(object) => self.read_set_back(object),
-            Purpose::ReadNext(object) => return self.next_reads.end(object),
+            Purpose::ReadNextValue(object) => return self.next_values.end(object),
             Purpose::Acquire(volume) => self.acquisition_set_back(volume),
             Purpose::Write(_) | Purpose::HolderReport(_) => {}
             Purpose::Watch(watch) if !self.watch_set_back(*watch) => return,
@@ -242,7 +242,7 @@ impl Holder {
                 self.holder_reports.remove(&volume);
             }
             Purpose::Read(object) => self.refused_read(&object, refusal),
-            Purpose::ReadNext(object) => self.next_reads.end(&object),
+            Purpose::ReadNextValue(object) => self.next_values.end(&object),
             Purpose::Write(write) => self.refused_write(write, refusal),
             Purpose::Watch(watch) => self.refused_watch(watch, refusal),
         }

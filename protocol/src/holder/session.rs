@@ -81,7 +81,7 @@ impl Holder {
         self.reads.unsend_all();
         self.locks.unsend();
         self.watches.unsend_all();
-        self.next_reads.clear();
+        self.next_values.clear();
         for purpose in self.in_flight.end_all() {
             match purpose {
                 Purpose::Open
@@ -89,7 +89,7 @@ impl Holder {
                 | Purpose::Heartbeat
                 | Purpose::KeepAlive
                 | Purpose::AwaitLocks
-                | Purpose::ReadNext(_)
+                | Purpose::ReadNextValue(_)
                 | Purpose::HolderReport(_) => {}
                 Purpose::Close => self.closed(),
                 Purpose::Acquire(volume) => {
@@ -156,8 +156,8 @@ impl Holder {
             }
             (Purpose::Read(object), Answer::Read(answer)) => self.read_answered(object, sent, epoch, answer, now),
             (Purpose::Read(object), Answer::ReadBlocked) => self.read_recalling(object, now),
-            (Purpose::ReadNext(object), Answer::Read(answer)) => {
-                self.next_read_answered(object, sent, epoch, answer, now);
+            (Purpose::ReadNextValue(object), Answer::Read(answer)) => {
+                self.next_value_answered(object, sent, epoch, answer, now);
             }
             (Purpose::KeepAlive, Answer::KeptAlive(promises)) => self.handle_kept_alive(send_id, &promises, sent, now),
             (Purpose::AwaitLocks, Answer::LockStatuses(reported)) => self.handle_lock_statuses(send_id, reported, now),
@@ -317,7 +317,7 @@ impl Holder {
         self.holder_reports.clear();
         self.write_leases.clear_pending_consents();
         self.delayed_consents.clear();
-        self.next_reads.clear();
+        self.next_values.clear();
     }
 
     /// Fails all operations, because the server refuses to open or register a session.

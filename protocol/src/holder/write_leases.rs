@@ -32,7 +32,7 @@ use crate::{
 
 /// The holder flushes a dirty value when the rest of the lease is shorter than its term divided by
 /// this: the renewal is late then.
-const LATE_PART: u32 = 3;
+const FLUSH_PART_OF_TERM: u32 = 3;
 
 /// The write leases of the session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -160,13 +160,13 @@ impl Holder {
     /// Ends the write leases whose data a recall names. Returns true if there are any: the consent
     /// then waits until they have ended. Write leases that are only requested do not count: the
     /// recall may be for an earlier write. If not, the servers ignore the consent and recall again.
-    pub(super) fn wait_for_flushes(&mut self, stamp: Stamp, sets: &[ObjectSet]) -> bool {
+    pub(super) fn end_recalled_write_leases(&mut self, stamp: Stamp, sets: &[ObjectSet]) -> bool {
         let is_write_leased = |id: &&LockId| {
             let own = self.locks.by_id.get(id);
-            let is_open = |own: &&OwnLock| {
+            let is_granted = |own: &&OwnLock| {
                 own.write_lease.as_ref().is_some_and(|write_lease| write_lease.stage != WriteLeaseStage::Requested)
             };
-            own.filter(is_open).is_some_and(|own| {
+            own.filter(is_granted).is_some_and(|own| {
                 let data = Object::data(own.path.clone());
                 sets.iter().any(|set| set.contains(&data))
             })
@@ -219,7 +219,7 @@ impl Holder {
             && write_lease.is_dirty()
             && write_lease.flush_in_flight.is_none();
         let lease = self.volumes.get(&own.volume)?.lease.as_ref()?;
-        is_unflushed.then(|| lease.until.before(lease.pace.term / LATE_PART))
+        is_unflushed.then(|| lease.until.before(lease.pace.term / FLUSH_PART_OF_TERM))
     }
 
     /// When the next flush is due.
@@ -272,12 +272,12 @@ impl Holder {
                 write_lease.stage = WriteLeaseStage::Ending;
                 write_lease.status.is_open = false;
                 write_lease.status.flushed_count = write_lease.status.set_count;
-                let (value, may_be_there) = (write_lease.value.clone(), write_lease.is_outcome_unknown);
+                let (value, may_be_written) = (write_lease.value.clone(), write_lease.is_outcome_unknown);
                 if has_value {
                     self.effects.push(HolderEffect::FlushLost {
                         lock: id,
                         value,
-                        may_be_there,
+                        may_be_written,
                         refusal: Some(refusal),
                     });
                 }
@@ -299,9 +299,9 @@ impl Holder {
         self.forget_write(WriteId::flush_of(id));
         if write_lease.is_dirty() && !self.planted(Bug::LostInSilence) {
             let is_in_flight = was_sent && write_lease.flush_in_flight.is_some_and(|flush| flush.has_value);
-            let may_be_there = write_lease.is_outcome_unknown || is_in_flight;
+            let may_be_written = write_lease.is_outcome_unknown || is_in_flight;
             let value = write_lease.value.clone();
-            self.effects.push(HolderEffect::FlushLost { lock: id, value, may_be_there, refusal: None });
+            self.effects.push(HolderEffect::FlushLost { lock: id, value, may_be_written, refusal: None });
         }
     }
 

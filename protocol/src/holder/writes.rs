@@ -307,7 +307,7 @@ impl Holder {
         let (write, dropped) = (pending.write.clone(), pending.dropped.clone());
         let floor = Stamp { epoch: self.epoch, sequence: 0 };
         let seen = if self.stamp_seen.epoch == self.epoch { self.stamp_seen } else { floor };
-        self.overtake(&dropped, self.stamp_seen.max(floor));
+        self.drop_and_overtake(&dropped, self.stamp_seen.max(floor));
         // This write may wait for one that waits for this client.
         self.end_delays(now);
         self.consent_when_due(now);
@@ -379,7 +379,7 @@ impl Holder {
             dropped_objects.extend(self.copies.remove_where(set, |copy| copy.validity.stamp <= older));
             self.recalls.remember(set, older, self.in_flight.next());
         }
-        self.dropped(dropped_objects);
+        self.ask_to_drop(dropped_objects);
     }
 
     /// Handles a refusal for good: the write did not take effect, and never will.

@@ -83,7 +83,7 @@ impl Lessor {
         if let Some((pending, ready)) = self.writes.leave(write_id) {
             self.orphans.extend(pending.purged_leases().iter().filter(|lease| cx.state.is_orphaned(**lease)));
             self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
-            self.resume_next_reads(&pending.footprint, cx);
+            self.resume_next_values(&pending.footprint, cx);
         }
     }
 }

@@ -55,9 +55,9 @@ pub struct LessorBounds {
     pub blocked_reads_max: usize,
     /// The most reads of next values that may wait. Beyond it, further ones are refused as busy;
     /// other reads are not.
-    pub next_reads_max: usize,
+    pub next_values_max: usize,
     /// The most of them of one session that may wait for writes. A client sends no more at a time.
-    pub session_next_reads_max: usize,
+    pub session_next_values_max: usize,
     /// The most unanswered recalls that are sent again with one request of their session. The next
     /// requests trigger the others.
     pub recalls_again_max: usize,
@@ -146,8 +146,8 @@ impl LessorBounds {
         reads_max: 1 << 16,
         reads_per_step: 1024,
         blocked_reads_max: 1 << 16,
-        next_reads_max: 1 << 16,
-        session_next_reads_max: 256,
+        next_values_max: 1 << 16,
+        session_next_values_max: 256,
         recalls_again_max: 1024,
         tick_bytes_max: 256 << 10,
         renewals_per_second_max: 1 << 15,

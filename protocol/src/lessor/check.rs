@@ -32,7 +32,7 @@ impl Lessor {
         self.awaited_locks.check()?;
         self.renewals.check()?;
         self.blocked_reads.check(self.config.bounds.blocked_reads_max, state)?;
-        self.next_reads.check(|object| self.writes.first_of(object), self.config.bounds.next_reads_max)?;
+        self.next_values.check(|object| self.writes.first_of(object), self.config.bounds.next_values_max)?;
         self.object_leases.check()?;
         self.lease_limits_are_kept(state)?;
         self.counters.0.check(state)?;
@@ -49,7 +49,7 @@ impl Lessor {
     /// Reads wait for the next round only while a round is in flight (S6).
     fn reads_wait_for_a_round(&self) -> Result<(), String> {
         let waiting = self.next_round_reads.len();
-        if self.round_reads.is_empty() && (waiting > 0 || self.next_reads.are_ready()) {
+        if self.round_reads.is_empty() && (waiting > 0 || self.next_values.may_begin_round()) {
             return Err(format!("{waiting} reads wait for the next round, and no round is in flight"));
         }
         Ok(())
@@ -203,7 +203,7 @@ impl Lessor {
         pending: &PendingWrite,
         set: &ObjectSet,
     ) -> Result<(), String> {
-        let now = self.clock.expiry_time();
+        let now = self.clock.ending_time();
         for ((object, session), lease) in self.object_leases.leases_in(set) {
             if lease.source.is_reported() || lease.expires_at <= now {
                 continue;

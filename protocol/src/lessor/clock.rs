@@ -117,13 +117,13 @@ impl ClusterClock {
     }
 
     /// The time by which leases end: never fast.
-    pub(super) fn expiry_time(&self) -> ClusterTime {
+    pub(super) fn ending_time(&self) -> ClusterTime {
         self.clamped
     }
 
     /// The time by which leases are promised: never slow. `None` before an entry of the epoch is
     /// committed.
-    pub(super) fn promise_time(&self, now: Instant) -> Option<ClusterTime> {
+    pub(super) fn promising_time(&self, now: Instant) -> Option<ClusterTime> {
         self.committed.map(|(time, proposed_at)| time.after(now.since(proposed_at)))
     }
 }
@@ -139,12 +139,12 @@ mod tests {
     fn a_pause_stops_the_ending_clock_and_not_the_promising_one() {
         let start = Instant::from_micros(7);
         let mut clock = ClusterClock::new(ClusterTime::ZERO, start);
-        assert_eq!(clock.promise_time(start), None, "nothing is promised before the epoch begins");
+        assert_eq!(clock.promising_time(start), None, "nothing is promised before the epoch begins");
         clock.begin(ClusterTime::ZERO, Duration::ZERO, start, start);
         let later = start.after(10 * SECOND);
         clock.advance(later, None, TICK);
-        assert_eq!(clock.expiry_time(), ClusterTime::ZERO.after(STEP_MAX));
-        assert_eq!(clock.promise_time(later), Some(ClusterTime::ZERO.after(10 * SECOND)));
+        assert_eq!(clock.ending_time(), ClusterTime::ZERO.after(STEP_MAX));
+        assert_eq!(clock.promising_time(later), Some(ClusterTime::ZERO.after(10 * SECOND)));
     }
 
     #[test]
@@ -153,9 +153,9 @@ mod tests {
         let mut clock = ClusterClock::new(ClusterTime::from_micros(5), start);
         clock.begin(ClusterTime::from_micros(5), Duration::ZERO, start, start);
         clock.advance(start.before(SECOND), None, TICK);
-        assert_eq!(clock.expiry_time(), ClusterTime::from_micros(5));
+        assert_eq!(clock.ending_time(), ClusterTime::from_micros(5));
         clock.advance(start.after(STEP_MAX), None, TICK);
-        assert_eq!(clock.expiry_time(), ClusterTime::from_micros(5).after(STEP_MAX));
+        assert_eq!(clock.ending_time(), ClusterTime::from_micros(5).after(STEP_MAX));
     }
 
     #[test]
@@ -164,11 +164,11 @@ mod tests {
         let mut clock = ClusterClock::new(ClusterTime::from_micros(5), start);
         let later = start.after(10 * SECOND);
         (0..=100).for_each(|tenth| clock.advance(start.after(SECOND / 10 * tenth), None, TICK));
-        assert_eq!((clock.expiry_time(), clock.promise_time(later)), (ClusterTime::from_micros(5), None));
+        assert_eq!((clock.ending_time(), clock.promising_time(later)), (ClusterTime::from_micros(5), None));
         let logged = ClusterTime::from_micros(9);
         clock.begin(logged, Duration::ZERO, start, later);
-        assert_eq!(clock.expiry_time(), logged, "only logged time counts");
-        assert_eq!(clock.promise_time(later), Some(logged.after(10 * SECOND)), "all time counts for promises");
+        assert_eq!(clock.ending_time(), logged, "only logged time counts");
+        assert_eq!(clock.promising_time(later), Some(logged.after(10 * SECOND)), "all time counts for promises");
     }
 
     #[test]
@@ -178,10 +178,10 @@ mod tests {
         clock.begin(ClusterTime::ZERO, 3 * SECOND, start, start);
         let now = start.after(STEP_MAX);
         clock.advance(now, None, TICK);
-        assert_eq!(clock.expiry_time(), ClusterTime::ZERO.after(3 * SECOND).after(STEP_MAX));
+        assert_eq!(clock.ending_time(), ClusterTime::ZERO.after(3 * SECOND).after(STEP_MAX));
         assert_eq!(
-            clock.promise_time(now),
-            Some(clock.expiry_time()),
+            clock.promising_time(now),
+            Some(clock.ending_time()),
             "a promise by a slower clock outlasts its lease"
         );
     }
@@ -196,7 +196,7 @@ mod tests {
                 now = now.after(SECOND / 10);
                 clock.advance(now, oldest, TICK);
             }
-            (clock.expiry_time(), clock.promise_time(now))
+            (clock.ending_time(), clock.promising_time(now))
         };
         let at = |secs| ClusterTime::ZERO.after(SECOND * secs);
         assert_eq!(

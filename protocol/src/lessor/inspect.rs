@@ -58,7 +58,7 @@ impl Lessor {
         // Examined entries that have ended yield no row, so the rows alone do not bound the work.
         let most = self.config.bounds.scan_max;
         let rows = objects.into_iter().flat_map(|object| {
-            let holders = self.object_leases.few_holders(&object, most, self.clock.expiry_time(), cx.state);
+            let holders = self.object_leases.few_holders(&object, most, self.clock.ending_time(), cx.state);
             holders.into_iter().map(move |holder| HolderInfo {
                 session: holder.session,
                 name: name(holder.session, cx.state),
@@ -153,7 +153,7 @@ impl Lessor {
     fn at_most(&self, holder: SessionId, wait: &ConsentWait, state: &State) -> Duration {
         let volumes = wait.leases.keys().counted().map(|volume| self.remaining(holder, volume, None, state));
         let longest = volumes.max().unwrap_or_default();
-        wait.expires_at.map_or(longest, |expires_at| longest.min(expires_at.since(self.clock.expiry_time())))
+        wait.expires_at.map_or(longest, |expires_at| longest.min(expires_at.since(self.clock.ending_time())))
     }
 
     /// The highest of the wait's volumes in which the holder is covering.
@@ -184,12 +184,12 @@ impl Lessor {
         state: &State,
     ) -> Duration {
         let end = self.remaining_of(&LeaseKey::Volume(session, volume.clone()), state);
-        expires_at.map_or(end, |expires_at| expires_at.since(self.clock.expiry_time()).min(end))
+        expires_at.map_or(end, |expires_at| expires_at.since(self.clock.ending_time()).min(end))
     }
 
     /// The remaining time of a lease, including its margin.
     pub(super) fn remaining_of(&self, key: &LeaseKey, state: &State) -> Duration {
-        let now = self.clock.expiry_time();
+        let now = self.clock.ending_time();
         let margin = |lease: &LeaseRecord| margin(key, lease, state, self.config.drift);
         let margin = state.lease(key).map_or(Duration::ZERO, margin);
         self.lease_ends.get(key).map_or(Duration::ZERO, |end| end.ends_at.after(margin).since(now))

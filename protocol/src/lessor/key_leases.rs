@@ -22,7 +22,7 @@ impl Lessor {
         let key = LeaseKey::Key(id);
         if let Some(lease) = cx.state.lease(&key).filter(|lease| lease.incarnation == incarnation) {
             // If the commit took long, the horizon may have passed already.
-            self.lease_ends.insert(key, lease.incarnation, self.clock.expiry_time().min(lease.horizon), lease.term());
+            self.lease_ends.insert(key, lease.incarnation, self.clock.ending_time().min(lease.horizon), lease.term());
         }
     }
 
@@ -53,7 +53,7 @@ impl Lessor {
             Some((promised_time, RenewalPlan { horizon, term }))
         });
         if let Some((promised_time, plan)) = renewal {
-            let ending = self.clock.expiry_time();
+            let ending = self.clock.ending_time();
             self.lease_ends.renew(&key, ending, promised_time, plan);
         }
         let result = match (renewal, found) {
@@ -102,7 +102,7 @@ impl Lessor {
 
     fn info(&self, id: LeaseId, lease: &LeaseRecord) -> LeaseInfo {
         let end = self.lease_ends.get(&LeaseKey::Key(id)).filter(|end| end.incarnation == lease.incarnation);
-        let remaining = end.map_or(Duration::ZERO, |end| end.ends_at.since(self.clock.expiry_time()));
+        let remaining = end.map_or(Duration::ZERO, |end| end.ends_at.since(self.clock.ending_time()));
         let (name, incarnation) = (lease.name.clone(), lease.incarnation);
         LeaseInfo { id, name, incarnation, ttl: lease.term(), remaining, nodes: Vec::new() }
     }

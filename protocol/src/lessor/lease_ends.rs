@@ -32,9 +32,9 @@ impl Lessor {
     /// Proposes the end of each lease whose end and margin have passed by the ending clock, which
     /// is never fast (T3, T5). A session ends only after its volume leases.
     fn propose_expiries(&mut self, cx: &StepContext<'_>) {
-        let (state, ending) = (cx.state, self.clock.expiry_time());
+        let (state, ending) = (cx.state, self.clock.ending_time());
         let now = match self.planted(Bug::PauseEndsLeases) {
-            true => self.clock.promise_time(cx.now).unwrap_or(ending),
+            true => self.clock.promising_time(cx.now).unwrap_or(ending),
             false => ending,
         };
         let has_margin = !self.planted(Bug::LeaseWithoutMargin);
@@ -72,7 +72,7 @@ impl Lessor {
     /// Proposes a tick: it moves the horizons of renewed leases, and takes cluster time into the
     /// log (T6). Only one tick is in flight at a time.
     fn propose_tick(&mut self, cx: &StepContext<'_>) {
-        let now = self.clock.expiry_time();
+        let now = self.clock.ending_time();
         // If a tick could not take all renewals, the next follows as soon as it is applied (S10b).
         let is_due =
             self.last_tick.is_none_or(|last| now.since(last) >= cx.state.tick()) || self.lease_ends.is_behind();
@@ -90,7 +90,7 @@ impl Lessor {
     /// move with each request. They move once a quarter of the term has passed.
     pub(super) fn renew_session_lease(&mut self, session: SessionId, cx: &StepContext<'_>) {
         let key = LeaseKey::Session(session);
-        let now = self.clock.expiry_time();
+        let now = self.clock.ending_time();
         let Some(lease) = cx.state.lease(&key) else { return };
         let (horizon, term) = (lease.horizon, lease.term());
         // When the session acquires a volume lease, the state moves the horizon of the session
@@ -123,7 +123,7 @@ impl Lessor {
                 let Some(lease) = cx.state.lease(&key).filter(|lease| lease.incarnation == incarnation) else { return };
                 if let LeaseKey::Session(_) = &key {
                     let term = lease.term();
-                    self.lease_ends.insert(key, incarnation, self.clock.expiry_time().after(term), term);
+                    self.lease_ends.insert(key, incarnation, self.clock.ending_time().after(term), term);
                 } else {
                     self.propose_expiry(key, incarnation, lease.horizon);
                 }
@@ -149,7 +149,7 @@ impl Lessor {
 /// than that of the last renewal.
 ///
 /// A key lease has no volume with a margin. Its margin is how far two clocks can drift apart over a
-/// term and a tick, plus [`KEY_MARGIN_MIN`].
+/// term and a tick, plus [`KEY_MARGIN_BASE`].
 pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, state: &State, drift: DriftAllowance) -> Duration {
     let tick = state.tick();
     match key {
@@ -161,8 +161,8 @@ pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, state: &State, drift: 
 
 /// The wait beyond the end of a key lease with this term, if horizons move once in a `tick` (T3).
 pub fn key_lease_margin(term: Duration, tick: Duration, drift: DriftAllowance) -> Duration {
-    drift.over(term.saturating_add(tick)) * 2 + KEY_MARGIN_MIN
+    drift.over(term.saturating_add(tick)) * 2 + KEY_MARGIN_BASE
 }
 
 /// The part of a key lease's margin that is added to the drift of two clocks.
-const KEY_MARGIN_MIN: Duration = Duration::from_millis(1);
+const KEY_MARGIN_BASE: Duration = Duration::from_millis(1);

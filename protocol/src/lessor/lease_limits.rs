@@ -87,7 +87,7 @@ impl Lessor {
     fn recall_first(&mut self, volume: &NodePath, taken: usize, cx: &mut StepContext<'_>) {
         let Some(epoch) = self.epoch else { return };
         let mut by_session = BTreeMap::<SessionId, Vec<ObjectSet>>::new();
-        for (object, session) in self.object_leases.take_first(volume, taken, self.clock.expiry_time()) {
+        for (object, session) in self.object_leases.take_first(volume, taken, self.clock.ending_time()) {
             by_session.entry(session).or_default().push(ObjectSet::One(object));
         }
         for (session, sets) in by_session {

@@ -117,7 +117,7 @@ impl Lessor {
         for (id, record) in state.locks_on(path).filter(|(_, record)| matches!(record.lease, LeaseKey::LockDelay(_))) {
             let key = LeaseKey::LockDelay(id);
             if let Some(lease) = state.lease(&key).filter(|_| self.lease_ends.get(&key).is_none()) {
-                let end = self.clock.expiry_time().after(record.lock_delay).min(lease.horizon);
+                let end = self.clock.ending_time().after(record.lock_delay).min(lease.horizon);
                 self.lease_ends.insert(key, record.incarnation, end, record.lock_delay);
             }
         }

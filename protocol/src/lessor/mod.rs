@@ -40,7 +40,7 @@ mod lease_limits;
 mod leases;
 mod load;
 mod locks;
-mod next_reads;
+mod next_values;
 mod object_leases;
 mod outcomes;
 mod promises;
@@ -83,7 +83,7 @@ use counters::{Unhashed, VolumeCounters};
 use drift::DriftReports;
 use leases::LeaseEnds;
 use locks::AwaitedLocks;
-use next_reads::NextReads;
+use next_values::NextValues;
 use object_leases::ObjectLeases;
 use proposal_queue::ProposalQueue;
 use recalls::RecallChannel;
@@ -222,7 +222,7 @@ pub struct Lessor {
     proven_reads: VecDeque<WaitingRead>,
     /// Reads that wait for a write lease to be flushed.
     blocked_reads: BlockedReads,
-    next_reads: NextReads,
+    next_values: NextValues,
     proposal_queue: ProposalQueue,
     proposals: u64,
     in_flight: BTreeMap<u64, ProposalInFlight>,
@@ -286,7 +286,7 @@ impl Lessor {
             next_round_reads: Vec::new(),
             proven_reads: VecDeque::new(),
             blocked_reads: BlockedReads::default(),
-            next_reads: NextReads::default(),
+            next_values: NextValues::default(),
             proposal_queue: ProposalQueue::default(),
             proposals: 0,
             in_flight: BTreeMap::new(),
@@ -349,11 +349,11 @@ impl Lessor {
 
     /// The latest time for [`LessorInput::Timeout`], before the ending clock is clamped (T4).
     pub fn next_deadline(&self, now: Instant) -> Instant {
-        let ending = self.clock.expiry_time();
+        let ending = self.clock.ending_time();
         let until = self.lease_ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
         let is_behind = self.watches.is_behind() || self.object_leases.is_tidying() || !self.proven_reads.is_empty();
-        let is_behind = is_behind || self.next_reads.has_proven();
-        let is_behind = is_behind || self.renewals.are_ready(now) || self.may_remove_orphans();
+        let is_behind = is_behind || self.next_values.has_proven();
+        let is_behind = is_behind || self.renewals.has_ready(now) || self.may_remove_orphans();
         let is_behind = is_behind || !self.over_lease_limit.is_empty();
         let waits = self.writes.next_expiry().map_or(until, |deadline| deadline.since(ending));
         let answers = self.renewals.next_deadline().map_or(until, |deadline| deadline.since(now));
@@ -393,7 +393,7 @@ impl Lessor {
             }
             None => (Epoch(0), self.config.attempt),
         };
-        let time = self.clock.expiry_time();
+        let time = self.clock.ending_time();
         self.in_flight.insert(number, ProposalInFlight { time, proposed_at: now, reasons });
         Some(Proposal { epoch, number, time, commands })
     }
@@ -412,7 +412,7 @@ impl Lessor {
     pub fn step_down(mut self, state: &State, now: Instant) -> Vec<LessorEffect> {
         let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0, first_reads: 0 };
         let blocked = std::mem::take(&mut self.blocked_reads).into_reads();
-        let blocked = blocked.chain(std::mem::take(&mut self.next_reads).into_reads());
+        let blocked = blocked.chain(std::mem::take(&mut self.next_values).into_reads());
         let proving =
             std::mem::take(&mut self.round_reads).into_iter().chain(std::mem::take(&mut self.next_round_reads));
         for read in std::mem::take(&mut self.proven_reads).into_iter().chain(proving).chain(blocked) {

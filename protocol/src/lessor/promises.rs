@@ -97,7 +97,7 @@ impl Lessor {
         let settings = cx.state.volume(volume)?;
         let term = cx.state.volume_term(volume, &settings.settings);
         let PromiseReach { span, span_uncapped } = self.reach(key, lease.horizon, term, cx.now, cx.now)?;
-        let ending = self.clock.expiry_time();
+        let ending = self.clock.ending_time();
         let plan = RenewalPlan { horizon: lease.horizon, term: settings.settings.shortest_term() };
         self.lease_ends.renew(key, ending, span, plan);
         let (volume, incarnation, generation) = (volume.clone(), lease.incarnation, settings.generation);
@@ -120,9 +120,9 @@ impl Lessor {
         now: Instant,
     ) -> Option<PromiseReach> {
         let promising = if self.planted(Bug::PromiseByClampedClock) {
-            self.clock.expiry_time()
+            self.clock.ending_time()
         } else {
-            self.clock.promise_time(now)?
+            self.clock.promising_time(now)?
         };
         let to_horizon = match self.planted(Bug::RenewBeyondHorizon) {
             true => Duration::MAX,
@@ -145,7 +145,7 @@ impl Lessor {
         cx: &StepContext<'_>,
     ) -> Option<Grant> {
         let (volume, settings) = cx.state.volume_of(&object.path);
-        let age = || cx.state.age(object, self.clock.expiry_time());
+        let age = || cx.state.age(object, self.clock.ending_time());
         let term = self.terms_by_use.present(volume, &settings.settings).granted_term(request, age)?;
         let end = self.lease_ends.get(&LeaseKey::Volume(session, volume.clone()))?;
         let track = self.object_leases.track(volume, session)?;
@@ -170,7 +170,7 @@ impl Lessor {
         } else {
             settings.settings.object_wait(term, self.config.drift)
         };
-        let expires_at = self.clock.expiry_time().after(wait);
+        let expires_at = self.clock.ending_time().after(wait);
         let lease = ObjectLease { expires_at, source: GrantSource::granted(stamp.sequence) };
         let most = self.config.limits.session_objects_max;
         if self.object_leases.add(volume, object, session, lease, most, cx.state) {

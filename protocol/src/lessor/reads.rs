@@ -41,11 +41,11 @@ impl Lessor {
     }
 
     pub(super) fn begin_round(&mut self, cx: &mut StepContext<'_>) {
-        let has_reads = !self.next_round_reads.is_empty() || self.next_reads.are_ready();
+        let has_reads = !self.next_round_reads.is_empty() || self.next_values.may_begin_round();
         if self.round_reads.is_empty() && has_reads {
             self.round = self.round.wrapping_add(1);
             self.round_reads = std::mem::take(&mut self.next_round_reads);
-            self.round_reads.extend(self.next_reads.take_ready(self.config.bounds.reads_per_step.max(1)));
+            self.round_reads.extend(self.next_values.take_for_round(self.config.bounds.reads_per_step.max(1)));
             cx.effects.push(LessorEffect::Prove { round: self.round });
         }
     }
@@ -53,8 +53,8 @@ impl Lessor {
     pub(super) fn handle_proof(&mut self, round: u64, cx: &mut StepContext<'_>) {
         if round == self.round {
             for read in std::mem::take(&mut self.round_reads) {
-                match read.target.is_next_read() {
-                    true => self.next_reads.add_proven(read),
+                match read.target.is_next_value_read() {
+                    true => self.next_values.add_proven(read),
                     false => self.proven_reads.push_back(read),
                 }
             }
@@ -70,14 +70,14 @@ impl Lessor {
     pub(super) fn answer_proven(&mut self, cx: &mut StepContext<'_>) {
         let LessorBounds { reads_per_step, content_bytes_max, .. } = self.config.bounds;
         for _ in 0..reads_per_step.max(1) {
-            let next = self.proven_reads.pop_front().or_else(|| self.next_reads.next_proven());
+            let next = self.proven_reads.pop_front().or_else(|| self.next_values.next_proven());
             let Some(read) = next else { return };
             self.answer_read(&read, cx);
             if cx.read_bytes >= content_bytes_max {
                 return;
             }
         }
-        if !self.proven_reads.is_empty() || self.next_reads.has_proven() {
+        if !self.proven_reads.is_empty() || self.next_values.has_proven() {
             reached(Bound::ReadsPerStep);
         }
     }
@@ -117,7 +117,7 @@ impl Lessor {
         };
         let answer = self.read_object(requester.session, object, *known, request, cx);
         match &answer {
-            Ok(answer) if !target.is_next_read() => {
+            Ok(answer) if !target.is_next_value_read() => {
                 self.count_read(requester.session, (object, *known, request), answer, cx);
             }
             Ok(answer) if answer.grant.is_some() => self.terms_by_use.note_lease_found_by_write(&answer.volume),

@@ -327,18 +327,18 @@ impl Lessor {
         }
     }
 
-    pub(super) fn channel(&mut self, session: SessionId) -> &mut RecallChannel {
+    pub(super) fn recall_channel(&mut self, session: SessionId) -> &mut RecallChannel {
         self.recall_channels.entry(session).or_default()
     }
 
     pub(super) fn stamp(&mut self, session: SessionId) -> Stamp {
         let epoch = self.epoch.unwrap_or(Epoch(0));
-        self.channel(session).stamp(epoch)
+        self.recall_channel(session).stamp(epoch)
     }
 
     pub(super) fn grant_stamp(&mut self, session: SessionId) -> Stamp {
         let epoch = self.epoch.unwrap_or(Epoch(0));
-        self.channel(session).stamp_grant(epoch)
+        self.recall_channel(session).stamp_grant(epoch)
     }
 }
 

@@ -121,7 +121,7 @@ impl Renewals {
     }
 
     /// Whether the lessor should answer the first waiting request now.
-    pub(super) fn are_ready(&self, now: Instant) -> bool {
+    pub(super) fn has_ready(&self, now: Instant) -> bool {
         self.waiting.front().is_some_and(|first| first.is_ready(self.last_complete_tick, now))
     }
 
@@ -136,7 +136,7 @@ impl Renewals {
     }
 
     fn pop_ready(&mut self, now: Instant) -> Option<WaitingRenewal> {
-        if !self.are_ready(now) {
+        if !self.has_ready(now) {
             return None;
         }
         let first = self.waiting.pop_front()?;
@@ -195,7 +195,7 @@ impl Lessor {
             answered += waiting.leases();
             self.answer_waiting(waiting, cx);
         }
-        if self.renewals.are_ready(cx.now) {
+        if self.renewals.has_ready(cx.now) {
             reached(Bound::RenewalsAnswered);
         }
     }
@@ -246,7 +246,7 @@ impl Lessor {
         let PromiseReach { span, .. } = self.reach(key, lease.horizon, term, arrived, cx.now)?;
         let remaining = span.saturating_sub(cx.now.since(arrived));
         if !remaining.is_zero() && !self.planted(Bug::LongerPromiseNotCounted) {
-            self.lease_ends.extend(key, self.clock.expiry_time().after(remaining));
+            self.lease_ends.extend(key, self.clock.ending_time().after(remaining));
         }
         Some(span)
     }

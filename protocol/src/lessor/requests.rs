@@ -48,7 +48,7 @@ impl Lessor {
             return false;
         }
         if let Body::Register = body {
-            if !self.channel(session).register(header.registration) {
+            if !self.recall_channel(session).register(header.registration) {
                 let refusal = Refusal::NotRegistered { got: epoch, expected: epoch };
                 self.reply_without_promises(requester, Err(refusal), cx);
                 return false;
@@ -129,10 +129,10 @@ impl Lessor {
                 let target = ReadTarget::Object { object, known, lease, waits: ReadWait::Flush };
                 self.read(WaitingRead { requester, target }, cx);
             }
-            Body::ReadNext { object, lease } => {
+            Body::ReadNextValue { object, lease } => {
                 let waits = ReadWait::NextValue;
                 let target = ReadTarget::Object { object: object.clone(), known: None, lease, waits };
-                self.read_next(WaitingRead { requester, target }, object, cx);
+                self.read_next_value(WaitingRead { requester, target }, object, cx);
             }
             Body::Watch { watched, after, wait, bytes_max } => {
                 self.watch(requester, WatchRequest { watched, after, bytes_max }, wait, cx);

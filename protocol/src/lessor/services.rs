@@ -127,7 +127,7 @@ impl Lessor {
     fn health(&self, to: &Attachment, state: &State) -> (ServiceHealth, Duration) {
         let lease = state.lease(&to.lease).filter(|lease| lease.incarnation == to.incarnation);
         let end = self.lease_ends.get(&to.lease).filter(|end| end.incarnation == to.incarnation);
-        let remaining = end.map_or(Duration::ZERO, |end| end.ends_at.since(self.clock.expiry_time()));
+        let remaining = end.map_or(Duration::ZERO, |end| end.ends_at.since(self.clock.ending_time()));
         let is_in_time = lease.is_some_and(|lease| remaining >= lease.term() / LEFT_IN_TIME);
         (if is_in_time { ServiceHealth::Live } else { ServiceHealth::Jeopardy }, remaining)
     }
@@ -150,7 +150,7 @@ impl Lessor {
             name: session.map(|session| session.name.clone()).unwrap_or_default(),
             registered: None,
             health: ServiceHealth::Jeopardy,
-            seen: seen.map(|seen| self.clock.expiry_time().since(seen)),
+            seen: seen.map(|seen| self.clock.ending_time().since(seen)),
             remaining: Duration::ZERO,
         }
     }

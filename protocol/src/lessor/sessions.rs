@@ -32,7 +32,7 @@ impl Lessor {
         let lease = cx.state.lease(&key);
         let term = lease.map_or(State::SESSION_TERM, LeaseRecord::term);
         if let Some(lease) = lease {
-            let end = self.clock.expiry_time().after(term);
+            let end = self.clock.ending_time().after(term);
             self.lease_ends.insert(key, lease.incarnation, end, term);
         }
         self.reply_without_promises(requester, Ok(Answer::Opened { session: *session, term }), cx);
@@ -49,7 +49,7 @@ impl Lessor {
         self.refuse_awaited_locks(session, Refusal::Retry, cx);
         self.refuse_watches(session, &Refusal::Retry, cx);
         self.refuse_blocked_reads(session, &Refusal::Retry, cx);
-        self.refuse_next_reads(session, &Refusal::Retry, cx);
+        self.refuse_next_values(session, &Refusal::Retry, cx);
         let volumes = cx.state.leases_of(session).filter_map(|(key, _)| key.volume());
         let coverings = &mut self.coverings;
         let coverings = self.object_leases.request_holder_reports(session, volumes, || {
@@ -87,6 +87,6 @@ impl Lessor {
         self.refuse_awaited_locks(session, Refusal::SessionNotFound { session }, cx);
         self.refuse_watches(session, &Refusal::SessionNotFound { session }, cx);
         self.refuse_blocked_reads(session, &Refusal::SessionNotFound { session }, cx);
-        self.refuse_next_reads(session, &Refusal::SessionNotFound { session }, cx);
+        self.refuse_next_values(session, &Refusal::SessionNotFound { session }, cx);
     }
 }

@@ -19,7 +19,7 @@ mod load;
 mod locks;
 mod many_sessions;
 mod mistakes;
-mod next_reads;
+mod next_values;
 mod outages;
 mod policies;
 mod proposals;

@@ -79,10 +79,10 @@ impl Lessor {
         self.object_leases.start_tracking(volume.clone(), session, incarnation, mode);
         // If the commit took long, the horizon may have passed already.
         let shortest = cx.state.volume_of(volume).1.settings.shortest_term();
-        self.lease_ends.insert(key.clone(), incarnation, self.clock.expiry_time().min(horizon), shortest);
+        self.lease_ends.insert(key.clone(), incarnation, self.clock.ending_time().min(horizon), shortest);
         self.end_waits_without_lease(session, volume);
         let Some(epoch) = self.epoch else { return };
-        let stamp = self.channel(session).stamp(epoch);
+        let stamp = self.recall_channel(session).stamp(epoch);
         match self.promise(&key, volume, cx) {
             Some((promise, _)) => {
                 let is_revived = matches!(revival, Revival::AllExcept { .. });
@@ -141,7 +141,7 @@ impl Lessor {
     ) {
         let Some(epoch) = self.epoch else { return };
         let is_ending = self.lease_ends.get(key).is_some_and(|end| end.is_end_proposed);
-        let stamp = self.channel(requester.session).stamp(epoch);
+        let stamp = self.recall_channel(requester.session).stamp(epoch);
         let promise = if is_ending { None } else { self.promise(key, volume, cx) };
         match promise {
             Some((promise, _)) => {
@@ -212,7 +212,7 @@ impl Lessor {
     /// its new settings say how to track them.
     pub(super) fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
         let subtree = ObjectSet::Subtree(top.clone());
-        for session in self.object_leases.sessions_in(&subtree, self.clock.expiry_time()) {
+        for session in self.object_leases.sessions_in(&subtree, self.clock.ending_time()) {
             let granted = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);
             self.object_leases.drop_through(&subtree, session, granted);
         }

@@ -183,7 +183,7 @@ impl Lessor {
     /// that the read is blocked, or blocks the read if it is one that waits.
     pub(super) fn defer_read(&mut self, read: &WaitingRead, object: &Object, cx: &mut StepContext<'_>) {
         let WaitingRead { requester, target } = read;
-        if target.is_next_read() {
+        if target.is_next_value_read() {
             return self.reply(requester, Ok(Answer::ReadBlocked), cx);
         }
         self.recall_write_lease(&object.path, cx);

@@ -112,7 +112,7 @@ impl Request {
             | Body::Acquire { .. }
             | Body::Read { .. }
             | Body::AwaitRead { .. }
-            | Body::ReadNext { .. }
+            | Body::ReadNextValue { .. }
             | Body::KeepAlive { .. }
             | Body::Inspect(_)
             | Body::AwaitLocks { .. }

@@ -97,9 +97,9 @@ pub enum RecallReply {
 
 /// From a client to a server, with a consent: push the next value of an object.
 ///
-/// The server handles it like a request with [`Body::ReadNext`]. It sends the response as a
+/// The server handles it like a request with [`Body::ReadNextValue`]. It sends the response as a
 /// [`Push`]. Lost: no push comes, and the client waits for it until [`PUSH_WAIT_MAX`]. Twice: see
-/// [`Body::ReadNext`].
+/// [`Body::ReadNextValue`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PushRequest {
     /// The number of this sending. The push names it. A client uses each number once.
@@ -113,7 +113,7 @@ pub struct PushRequest {
 }
 
 impl PushRequest {
-    /// Makes a push request of a request with [`Body::ReadNext`].
+    /// Makes a push request of a request with [`Body::ReadNextValue`].
     ///
     /// # Errors
     ///
@@ -121,7 +121,9 @@ impl PushRequest {
     #[expect(clippy::result_large_err, reason = "the error is the argument")]
     pub fn from_request(send_id: u64, request: Request) -> Result<Self, Request> {
         match request {
-            Request { header, body: Body::ReadNext { object, lease } } => Ok(Self { send_id, header, object, lease }),
+            Request { header, body: Body::ReadNextValue { object, lease } } => {
+                Ok(Self { send_id, header, object, lease })
+            }
             other => Err(other),
         }
     }
@@ -129,7 +131,7 @@ impl PushRequest {
     /// The number of the sending, and the request as the lessor handles it.
     pub fn into_request(self) -> (u64, Request) {
         let Self { send_id, header, object, lease } = self;
-        (send_id, Request { header, body: Body::ReadNext { object, lease } })
+        (send_id, Request { header, body: Body::ReadNextValue { object, lease } })
     }
 }
 
@@ -142,7 +144,7 @@ impl PushRequest {
 pub struct Push {
     /// The number of the push request.
     pub send_id: u64,
-    /// The response, as to [`Body::ReadNext`].
+    /// The response, as to [`Body::ReadNextValue`].
     pub response: Response,
 }
 

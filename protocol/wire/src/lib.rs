@@ -31,7 +31,7 @@ pub use cluster::ClusterId;
 pub use error::{CodecError, ConnectionError};
 pub use frame::peer_transport;
 pub use handshake::{Accepted, DialError, HandshakeError, Introduced, Role, accept, accept_if, connect};
-pub use mux::MuxDriver;
+pub use mux::ConnectionTask;
 pub use service::{
     Callback, CallbackClient, CallbackTransport, Leasehold, LeaseholdClient, LeaseholdTransport, client_connection,
     server_connection,

@@ -19,10 +19,10 @@
 //! **Writes are gathered.** The writer passes all ready frames, up to a batch, to the socket at
 //! once.
 //!
-//! **Closing.** A dropped [`MuxDriver`] closes the connection at once. A dropped transport closes
-//! it when all sent frames have been written, or after [`LINGER`]. After the end the transports
-//! yield the frames that had arrived, then nothing. Frames that are sent later are lost, as on any
-//! network.
+//! **Closing.** A dropped [`ConnectionTask`] closes the connection at once. A dropped transport
+//! closes it when all sent frames have been written, or after [`LINGER`]. After the end the
+//! transports yield the frames that had arrived, then nothing. Frames that are sent later are lost,
+//! as on any network.
 
 mod queues;
 
@@ -68,11 +68,11 @@ const READ_BYTES: usize = 16 << 10;
 /// Most frames are no longer.
 const FRAME_USUAL_BYTES: usize = 256;
 
-/// Splits a connection into the [`REQUESTS`] channel, the [`RECALLS`] channel, and the driver of
+/// Splits a connection into the [`REQUESTS`] channel, the [`RECALLS`] channel, and the task of
 /// both. `Item`s come in, and `SinkItem`s go out.
 pub fn split<S, ItemA, SinkItemA, ItemB, SinkItemB>(
     stream: S,
-) -> (ChannelTransport<ItemA, SinkItemA>, ChannelTransport<ItemB, SinkItemB>, MuxDriver)
+) -> (ChannelTransport<ItemA, SinkItemA>, ChannelTransport<ItemB, SinkItemB>, ConnectionTask)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
@@ -80,21 +80,21 @@ where
     let requests = ChannelTransport::new(&shared, REQUESTS);
     let recalls = ChannelTransport::new(&shared, RECALLS);
     let ending = Ending(Arc::clone(&shared));
-    let driver = async move { drive(stream, &ending.0).await };
-    (requests, recalls, MuxDriver { work: Box::pin(driver) })
+    let task = async move { drive(stream, &ending.0).await };
+    (requests, recalls, ConnectionTask { work: Box::pin(task) })
 }
 
 /// Does the work of a connection. It must be polled, usually in its own task.
 ///
 /// It ends with the connection: with `Ok` if either side closed it between two frames, otherwise
 /// with the reason. The reason has been logged if the other side broke the protocol. A dropped
-/// driver closes the connection.
-#[must_use = "nothing is sent or received unless the driver is polled"]
-pub struct MuxDriver {
+/// task closes the connection.
+#[must_use = "nothing is sent or received unless the task is polled"]
+pub struct ConnectionTask {
     work: Pin<Box<dyn Future<Output = Result<(), ConnectionError>> + Send>>,
 }
 
-impl MuxDriver {
+impl ConnectionTask {
     /// Polls `other` in the same task. `other` works on one of the connection's channels, and must
     /// end when its channel does. After the connection has ended, `other` can still take the frames
     /// that had arrived.
@@ -120,13 +120,13 @@ impl MuxDriver {
     }
 }
 
-impl std::fmt::Debug for MuxDriver {
+impl std::fmt::Debug for ConnectionTask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Driver").finish_non_exhaustive()
     }
 }
 
-impl Future for MuxDriver {
+impl Future for ConnectionTask {
     type Output = Result<(), ConnectionError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -137,7 +137,7 @@ impl Future for MuxDriver {
 /// One channel of a connection: a [`tarpc::Transport`].
 ///
 /// It has room for a bounded number of outgoing bytes. When they are used up, it is not ready until
-/// the driver has written some. `start_send` refuses a message that does not fit into a frame, and
+/// the task has written some. `start_send` refuses a message that does not fit into a frame, and
 /// the channel goes on. In place of a response that does not fit, it sends an error, so that the
 /// caller learns the reason.
 #[derive(Debug)]
@@ -162,7 +162,7 @@ impl<Item, SinkItem> Drop for ChannelTransport<Item, SinkItem> {
 impl<Item: Decode, SinkItem> Stream for ChannelTransport<Item, SinkItem> {
     type Item = Result<Item, CodecError>;
 
-    /// Never yields an error: a frame that is not a message ends the connection, and the driver
+    /// Never yields an error: a frame that is not a message ends the connection, and the task
     /// returns the reason.
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.shared.poll_next(self.channel, cx).map(|frame| match Item::decode(&frame?) {
@@ -189,7 +189,7 @@ impl<Item, SinkItem: Encode> Sink<SinkItem> for ChannelTransport<Item, SinkItem>
         Ok(())
     }
 
-    /// Ready when there is room, because the driver writes as soon as it can. If it were ready
+    /// Ready when there is room, because the task writes as soon as it can. If it were ready
     /// without room, tarpc would spin.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), CodecError>> {
         self.poll_ready(cx)
@@ -201,7 +201,7 @@ impl<Item, SinkItem: Encode> Sink<SinkItem> for ChannelTransport<Item, SinkItem>
     }
 }
 
-/// Notifies the transports of the end, even if the driver is dropped before its first poll.
+/// Notifies the transports of the end, even if the task is dropped before its first poll.
 struct Ending(Arc<MuxShared>);
 
 impl Drop for Ending {

@@ -4,7 +4,7 @@ use leasehold_protocol::message::{Push, Recall, RecallReply, Request, Response};
 use tarpc::{ClientMessage, client};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::mux::{ChannelTransport, MuxDriver, split};
+use crate::mux::{ChannelTransport, ConnectionTask, split};
 
 /// The most calls of one side in flight on a connection. More wait on the calling side. The bound
 /// is above the number that a client makes. A write may wait for a volume term. Renewals must not
@@ -38,30 +38,30 @@ pub type CallbackTransport = ChannelTransport<ClientMessage<CallbackRequest>, ta
 
 /// The server's end of a connection whose other end is [`client_connection`].
 ///
-/// The driver does all the work, and must be polled: see [`MuxDriver`]. The connection closes when
-/// the transport is dropped, but not when all clones of the client are. Calls fail after the
+/// The task does all the work, and must be polled: see [`ConnectionTask`]. The connection closes
+/// when the transport is dropped, but not when all clones of the client are. Calls fail after the
 /// connection has ended.
-pub fn server_connection<S>(stream: S) -> (LeaseholdTransport, CallbackClient, MuxDriver)
+pub fn server_connection<S>(stream: S) -> (LeaseholdTransport, CallbackClient, ConnectionTask)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
-    let (requests, recalls, driver) = split(stream);
+    let (requests, recalls, task) = split(stream);
     let client::NewClient { client, dispatch } = CallbackClient::new(calls(), recalls);
-    (requests, client, driver.with(dispatch))
+    (requests, client, task.with(dispatch))
 }
 
 /// The client's end of a connection whose other end is [`server_connection`].
 ///
-/// The driver does all the work, and must be polled: see [`MuxDriver`]. The connection closes when
-/// the transport is dropped, but not when all clones of the client are. Calls fail after the
+/// The task does all the work, and must be polled: see [`ConnectionTask`]. The connection closes
+/// when the transport is dropped, but not when all clones of the client are. Calls fail after the
 /// connection has ended.
-pub fn client_connection<S>(stream: S) -> (LeaseholdClient, CallbackTransport, MuxDriver)
+pub fn client_connection<S>(stream: S) -> (LeaseholdClient, CallbackTransport, ConnectionTask)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
-    let (requests, recalls, driver) = split(stream);
+    let (requests, recalls, task) = split(stream);
     let client::NewClient { client, dispatch } = LeaseholdClient::new(calls(), requests);
-    (client, recalls, driver.with(dispatch))
+    (client, recalls, task.with(dispatch))
 }
 
 fn calls() -> client::Config {

@@ -5,7 +5,7 @@ use leasehold_protocol::{
     id::{Sequence, Stamp},
     lease_policy::LeaseRequest,
     limits::Limits,
-    message::Answer as Answered,
+    message::Answer,
     object::Object,
     path::NodePath,
     planted::Planted,
@@ -105,7 +105,7 @@ fn sessions_that_do_not_exist_are_not_remembered() {
     assert_eq!(registered(), 0);
     for _ in 0..100 {
         let opened = ask(SessionId(0), Body::Open { name: "test".to_owned() });
-        let Ok(Answered::Opened { session, .. }) = opened else { panic!("{opened:?}") };
+        let Ok(Answer::Opened { session, .. }) = opened else { panic!("{opened:?}") };
         ask(session, Body::Register).expect("it exists");
         assert_eq!(registered(), 1);
         ask(session, Body::Close).expect("it exists");
@@ -126,7 +126,7 @@ fn connection_that_takes_no_recalls_has_few_of_them_waiting() {
     };
     let mut open = |connection: u64, recalls: &RecallSender| {
         let opened = ask(RequestHeader::default(), Body::Open { name: "test".to_owned() }, connection, recalls);
-        let Some(Ok(Answered::Opened { session, .. })) = opened else { panic!("{opened:?}") };
+        let Some(Ok(Answer::Opened { session, .. })) = opened else { panic!("{opened:?}") };
         let header = RequestHeader { session, epoch: core.applied().0, registration: 1, ..RequestHeader::default() };
         ask(header.clone(), Body::Register, connection, recalls);
         header
@@ -137,7 +137,7 @@ fn connection_that_takes_no_recalls_has_few_of_them_waiting() {
     for number in 0..5 {
         let object = Object::data(path(number));
         let read = ask(reader.clone(), Body::Read { object, known: None, lease: LeaseRequest::Implicit }, 1, &few);
-        assert!(matches!(&read, Some(Ok(Answered::Read(answer))) if answer.grant.is_some()), "{read:?}");
+        assert!(matches!(&read, Some(Ok(Answer::Read(answer))) if answer.grant.is_some()), "{read:?}");
         let write = Write::put(path(number), Default::default());
         let body = Body::Write { write, dropped: Vec::new(), seen: Stamp::default() };
         let header = RequestHeader { sequence: Sequence(number + 1), unanswered_from: Sequence(1), ..writer.clone() };
@@ -165,7 +165,7 @@ fn recalled(core: &ServerCore, proofs: &mut mpsc::UnboundedReceiver<u64>) -> (Re
     let mut open = |connection: u64| {
         let body = Body::Open { name: "test".to_owned() };
         let opened = ask(RequestHeader::default(), body, connection).try_recv().expect("answered").result;
-        let Ok(Answered::Opened { session, .. }) = opened else { panic!("{opened:?}") };
+        let Ok(Answer::Opened { session, .. }) = opened else { panic!("{opened:?}") };
         let header = RequestHeader { session, epoch: core.applied().0, registration: 1, ..RequestHeader::default() };
         ask(header.clone(), Body::Register, connection).try_recv().expect("answered").result.expect("it exists");
         header

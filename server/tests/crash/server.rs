@@ -73,8 +73,8 @@ impl Client {
     /// Opens a session. Returns `None` if the server has ended.
     async fn open(address: &str) -> Option<Self> {
         let stream = leasehold_wire::connect(address, Role::Client, PATIENCE).await.ok()?.stream;
-        let (calls, recalls, driver) = leasehold_wire::client_connection(stream);
-        tokio::spawn(driver);
+        let (calls, recalls, task) = leasehold_wire::client_connection(stream);
+        tokio::spawn(task);
         tokio::spawn(BaseChannel::with_defaults(recalls).execute(HoldsNothing.serve()).for_each(|recall| recall));
         let mut client = Self { calls, header: RequestHeader::default() };
         let Answer::Opened { session, .. } = client.answered(Body::Open { name: "writer".into() }).await? else {

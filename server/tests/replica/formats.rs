@@ -58,7 +58,7 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (10, 0x64cd_58c6_63ef_6600);
+const WIRE: (u16, u64) = (10, 0xcd03_bf49_c0a5_8762);
 const LOG: (u8, u64) = (7, 0xb8fd_d3fc_ec62_c763);
 const STATE: (u8, u64) = (7, 0xb10a_9e44_e384_8a5c);
 const SNAPSHOT: (u8, u64) = (6, 0x1afb_b5e0_6f3e_40e5);

@@ -434,7 +434,7 @@ impl<'a> Draw<'a> {
             },
             8..=11 => match (self.first_read(), self.below(8)) {
                 (FirstRead { object, known, lease }, 0 | 1) => Body::AwaitRead { object, known, lease },
-                (FirstRead { object, lease, .. }, 2) => Body::ReadNext { object, lease },
+                (FirstRead { object, lease, .. }, 2) => Body::ReadNextValue { object, lease },
                 (FirstRead { object, known, lease }, _) => Body::Read { object, known, lease },
             },
             12..=16 => {

@@ -220,7 +220,7 @@ impl World {
             }
         }
         if !offered.is_empty() {
-            self.step(HolderInput::ReadNext(offered));
+            self.step(HolderInput::ReadNextValues(offered));
         }
         for object in self.cache.keys() {
             // The cache asks this about each of its copies. Only the holder knows the answer.

@@ -13,7 +13,7 @@ use std::{
 use bytes::{BufMut, BytesMut};
 use futures::{Sink, Stream, task::noop_waker_ref};
 use leasehold_wire::{
-    ConnectionError, HandshakeError, MuxDriver, Role,
+    ConnectionError, ConnectionTask, HandshakeError, Role,
     codec::{Decode, Encode},
     frame::FRAME_MAX_BYTES,
     handshake::{self, CLUSTER_BYTES, MAGIC, PROTOCOL_VERSION, REASON_MAX_BYTES},
@@ -217,7 +217,7 @@ fn put_message(out: &mut BytesMut, tag: Option<u8>, id: u64, length: usize) {
 struct Mux {
     far: Far,
     channels: [Channel; 2],
-    driver: MuxDriver,
+    task: ConnectionTask,
     /// The bytes of the frames fed, and of those taken out, as windows count them.
     fed: [usize; 2],
     taken: [usize; 2],
@@ -233,12 +233,12 @@ struct Mux {
 impl Mux {
     fn new() -> Self {
         let (stream, far) = pipe();
-        let (requests, recalls, driver) = mux::split(stream);
+        let (requests, recalls, task) = mux::split(stream);
         let channels = [requests, recalls];
         Self {
             far,
             channels,
-            driver,
+            task,
             fed: [0; 2],
             taken: [0; 2],
             is_counted: true,
@@ -260,7 +260,7 @@ impl Mux {
                 end = self.turn();
             }
         }
-        let Poll::Ready(end) = end else { panic!("the connection is closed, and its driver goes on") };
+        let Poll::Ready(end) = end else { panic!("the connection is closed, and its task goes on") };
         if let Err(ConnectionError::Overrun { channel, got, .. }) = end {
             let fed = self.fed[usize::from(channel)];
             assert!(got >= WINDOW_BYTES && (fed >= got || !self.is_counted), "an overrun at {got} after {fed}");
@@ -272,7 +272,7 @@ impl Mux {
     }
 
     fn turn(&mut self) -> Poll<Result<(), ConnectionError>> {
-        Pin::new(&mut self.driver).poll(&mut Context::from_waker(noop_waker_ref()))
+        Pin::new(&mut self.task).poll(&mut Context::from_waker(noop_waker_ref()))
     }
 
     fn something(&mut self, draw: &mut Draw<'_>) {

@@ -26,10 +26,10 @@ mod cache;
 mod cache_counters;
 #[path = "../../../client-cache/src/dropped_copies.rs"]
 mod dropped_copies;
+#[path = "../../../client-cache/src/eviction.rs"]
+mod eviction;
 #[path = "../../../client-cache/src/path_hash.rs"]
 mod path_hash;
-#[path = "../../../client-cache/src/policy.rs"]
-mod policy;
 #[path = "../../../client-cache/src/shared_content.rs"]
 mod shared_content;
 #[path = "../../../client-cache/src/stats.rs"]

@@ -70,7 +70,7 @@ impl Cache {
                 None => return Some(HolderInput::Evicted { object, stamp: validity.stamp }),
             },
             // As if each copy that may be used has served a read.
-            HolderEffect::SelectWanted(objects) => return Some(HolderInput::ReadNext(objects)),
+            HolderEffect::SelectWanted(objects) => return Some(HolderInput::ReadNextValues(objects)),
             HolderEffect::Drop(objects) => self.copies.retain(|object, _| !objects.contains(object)),
             HolderEffect::DropAll => (self.copies, self.volumes) = Default::default(),
             HolderEffect::VolumeValidityChanged { volume, validity } => drop(self.volumes.insert(volume, validity)),

@@ -118,7 +118,7 @@ impl Purpose {
             Body::HolderReport(_) => Self::List,
             Body::Read { known: Some(_), .. } => Self::Validation,
             Body::Read { known: None, .. } => Self::Fetch,
-            Body::ReadNext { .. } => Self::Push,
+            Body::ReadNextValue { .. } => Self::Push,
             Body::Write { .. } => Self::Write,
             Body::Open { .. } | Body::Register | Body::Close => Self::Opening,
             other => panic!("the model sends no such request: {other:?}"),

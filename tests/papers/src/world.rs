@@ -338,7 +338,7 @@ impl<O> World<O> {
                 }
                 if let HolderEffect::SelectWanted(mut objects) = effect {
                     objects.retain(|object| self.clients[place].wanted.remove(object));
-                    inputs.push_back(HolderInput::ReadNext(objects));
+                    inputs.push_back(HolderInput::ReadNextValues(objects));
                     continue;
                 }
                 match self.clients[place].shell.carry_out(effect, &mut inputs) {
@@ -354,7 +354,7 @@ impl<O> World<O> {
                         self.delayed(write.expect("it waits for ever").since, Counts::written);
                     }
                     ClientEvent::Effect(HolderEffect::Send { send_id, mut request }) => {
-                        let is_push_request = matches!(request.body, Body::ReadNext { .. });
+                        let is_push_request = matches!(request.body, Body::ReadNextValue { .. });
                         assert!(has_consented || !is_push_request, "a request for a push is part of a consent");
                         if !is_push_request {
                             self.clients[place].report_reads(&mut request, self.now);

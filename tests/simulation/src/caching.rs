@@ -144,7 +144,7 @@ impl World {
     }
 
     /// The holder reports that values were lost: they will not reach the servers.
-    pub(crate) fn flush_lost(&mut self, place: usize, lock: LockId, value: &Value, may_be_there: bool) {
+    pub(crate) fn flush_lost(&mut self, place: usize, lock: LockId, value: &Value, may_be_written: bool) {
         self.tally.add("changes lost");
         let Some(write_lease) = self.clients[place].write_leased.get_mut(&lock) else {
             return self.complain(place, format!("it got a report of the lost value {value:?}, which it did not set"));
@@ -159,7 +159,7 @@ impl World {
             );
         }
         for (value, since) in lost {
-            let outcome = if may_be_there { Outcome::Unknown } else { Outcome::Refused };
+            let outcome = if may_be_written { Outcome::Unknown } else { Outcome::Refused };
             self.record_set(place, &path, &value, since, outcome);
         }
         let write_lease = self.clients[place].write_leased.get_mut(&lock);

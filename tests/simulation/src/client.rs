@@ -277,8 +277,8 @@ impl World {
             HolderEffect::LockChanged { lock, status } => self.lock_changed(place, lock, status),
             HolderEffect::LocksLost { locks } => self.locks_lost(place, &locks, inputs),
             HolderEffect::WriteLeaseChanged { lock, status } => self.write_lease_changed(place, lock, status),
-            HolderEffect::FlushLost { lock, value, may_be_there, .. } => {
-                self.flush_lost(place, lock, &value, may_be_there)
+            HolderEffect::FlushLost { lock, value, may_be_written, .. } => {
+                self.flush_lost(place, lock, &value, may_be_written)
             }
             HolderEffect::Changes { watch, changes } => {
                 if self.changes_reported(place, watch, &changes) {
@@ -303,8 +303,8 @@ impl World {
             }
             Body::AwaitRead { .. } => "reads that wait for write leases",
             // A server ignores a reply that comes too late, with the push requests in it.
-            Body::ReadNext { .. } if send_id.0 % 16 == 7 => return self.tally.add("push requests lost"),
-            Body::ReadNext { .. } => "push requests sent",
+            Body::ReadNextValue { .. } if send_id.0 % 16 == 7 => return self.tally.add("push requests lost"),
+            Body::ReadNextValue { .. } => "push requests sent",
             _ => "other requests",
         });
         let client = &self.clients[place];

@@ -9,7 +9,7 @@ mod key_leases;
 mod leases;
 mod locks;
 mod mistakes;
-mod next_reads;
+mod next_values;
 mod pace;
 mod policies;
 mod random;

@@ -111,7 +111,7 @@ impl World {
             }
         }
         if !offered.is_empty() {
-            self.step(HolderInput::ReadNext(offered));
+            self.step(HolderInput::ReadNextValues(offered));
         }
     }
 
@@ -192,8 +192,8 @@ impl World {
             Body::Read { object, known, .. } | Body::AwaitRead { object, known, .. } => {
                 Answer::Read(self.read_answer(object, *known))
             }
-            Body::ReadNext { .. } if self.numbers.below(8) == 0 => Answer::ReadBlocked,
-            Body::ReadNext { object, .. } => Answer::Read(self.read_answer(object, None)),
+            Body::ReadNextValue { .. } if self.numbers.below(8) == 0 => Answer::ReadBlocked,
+            Body::ReadNextValue { object, .. } => Answer::Read(self.read_answer(object, None)),
             Body::Write { write, .. } => {
                 let Content::Data(Some(found)) = value(self.stamps) else { unreachable!("a value") };
                 let revision = Revision(self.stamps);

@@ -244,7 +244,7 @@ impl Pair {
             HolderEffect::CopyValidated { object, validity } => {
                 user.cache.get_mut(&object).expect("never evicted").1 = validity
             }
-            HolderEffect::SelectWanted(objects) => self.client(client, HolderInput::ReadNext(objects)),
+            HolderEffect::SelectWanted(objects) => self.client(client, HolderInput::ReadNextValues(objects)),
             HolderEffect::Drop(objects) => objects.iter().for_each(|object| {
                 user.cache.remove(object);
             }),

@@ -55,8 +55,8 @@ fn sent_consents(effects: &[HolderEffect]) -> Vec<Stamp> {
     requests(effects).into_iter().flat_map(|(_, request)| request.header.consents).collect()
 }
 
-fn lost(text: &'static str, may_be_there: bool) -> HolderEffect {
-    HolderEffect::FlushLost { lock: LOCK, value: text.into(), may_be_there, refusal: None }
+fn lost(text: &'static str, may_be_written: bool) -> HolderEffect {
+    HolderEffect::FlushLost { lock: LOCK, value: text.into(), may_be_written, refusal: None }
 }
 
 fn status(is_open: bool, set_count: u64, flushed_count: u64, revision: u64) -> HolderEffect {
@@ -301,7 +301,7 @@ fn refused_flush_reports_value_lost_and_ends_write_lease() {
     let effects = client.refuse(send_id, Refusal::Write(refusal.clone()));
     let refusal_reported = Some(Refusal::Write(refusal.clone()));
     let refused =
-        HolderEffect::FlushLost { lock: LOCK, value: "one".into(), may_be_there: false, refusal: refusal_reported };
+        HolderEffect::FlushLost { lock: LOCK, value: "one".into(), may_be_written: false, refusal: refusal_reported };
     assert!(effects.contains(&refused), "{effects:?}");
     let (send_id, body) = flushes(&effects).expect("a flush ends the write lease");
     assert_eq!(body, flush(None, true));

@@ -32,10 +32,10 @@ pub(super) fn ghost_leases_of_each(volumes: usize) -> usize {
 const UNREAD_MAX: Duration = Duration::from_secs(3600);
 
 /// After this many checks in a row with too few events, a sample is too sparse.
-const SPARSE_CHECKS: u32 = 30;
+const SPARSE_AFTER_CHECKS: u32 = 30;
 
 /// A write of more sets counts as a write of the whole volume.
-const SETS_SEARCHED: usize = 64;
+const SETS_SEARCHED_MAX: usize = 64;
 
 /// What the leases of each rung would have saved and cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -107,8 +107,8 @@ impl GhostLeases {
         ladder: &Ladder,
         now: Instant,
     ) {
-        let many = sets.len() > SETS_SEARCHED;
-        let sets: Vec<&ObjectSet> = sets.take(SETS_SEARCHED).collect();
+        let many = sets.len() > SETS_SEARCHED_MAX;
+        let sets: Vec<&ObjectSet> = sets.take(SETS_SEARCHED_MAX).collect();
         let single = |set: &&ObjectSet| match set {
             ObjectSet::One(object) => Some(object.clone()),
             ObjectSet::Subtree(_) => None,
@@ -136,11 +136,11 @@ impl GhostLeases {
     /// Profit is the reads saved, less the leases found. This is the shortest rung that saves
     /// clearly more than it costs and has at least nine tenths of the highest profit. `None` if
     /// there is none, or if there were fewer events. Halves the counts if there were enough.
-    pub(super) fn paying_rung(&mut self, events_min: u64) -> Option<usize> {
+    pub(super) fn rung_that_pays(&mut self, events_min: u64) -> Option<usize> {
         let last = self.counts[RUNGS - 1];
         if last.reads_saved + last.leases_found_by_writes < events_min {
             self.sparse_checks += 1;
-            if self.sampled_bits > 0 && self.sparse_checks >= SPARSE_CHECKS {
+            if self.sampled_bits > 0 && self.sparse_checks >= SPARSE_AFTER_CHECKS {
                 *self = Self::new(self.most);
             }
             return None;
@@ -239,7 +239,7 @@ mod tests {
         );
         ghosts.note_read(&object(1), reader, &ladder, at(7));
         assert_eq!(ghosts.counts[1].reads_saved, 1, "the write ended the lease");
-        ghosts.note_write(vec![ObjectSet::One(object(2)); SETS_SEARCHED + 1].iter(), None, &ladder, at(8));
+        ghosts.note_write(vec![ObjectSet::One(object(2)); SETS_SEARCHED_MAX + 1].iter(), None, &ladder, at(8));
         assert_eq!(ghosts.counts[1].leases_found_by_writes, 3, "of so many sets, any could include the object");
     }
 
@@ -262,8 +262,8 @@ mod tests {
         }
         let counts = ghosts.counts.map(|counts| (counts.reads_saved, counts.leases_found_by_writes));
         assert_eq!(counts[..3], [(300, 0), (525, 0), (581, 600)]);
-        assert_eq!(ghosts.paying_rung(1), Some(1), "a term of 4 s");
-        assert_eq!(ghosts.paying_rung(10_000), None, "too few events");
+        assert_eq!(ghosts.rung_that_pays(1), Some(1), "a term of 4 s");
+        assert_eq!(ghosts.rung_that_pays(10_000), None, "too few events");
     }
 
     /// After one session has read very many objects, others read a few.
@@ -276,9 +276,9 @@ mod tests {
         }
         let hot = object(100 * GHOST_LEASES_MAX + 1);
         let mut decided = None;
-        for check in 1..=2 * SPARSE_CHECKS {
+        for check in 1..=2 * SPARSE_AFTER_CHECKS {
             (0..40).for_each(|_| ghosts.note_read(&hot, SessionId(2), &ladder, at(10 * check)));
-            decided = decided.or(ghosts.paying_rung(32));
+            decided = decided.or(ghosts.rung_that_pays(32));
         }
         assert!(decided.is_some(), "the hot object is counted again");
     }

@@ -179,7 +179,7 @@ impl TermByUse {
                 counts.halve();
                 next
             }
-            Phase::NotGranting(ghosts) => ghosts.paying_rung(EVENTS_MIN),
+            Phase::NotGranting(ghosts) => ghosts.rung_that_pays(EVENTS_MIN),
         };
         if let Some(rung) = next {
             self.begin(Phase::Granting { rung, counts: GrantingCounts::default() }, now);

@@ -101,7 +101,7 @@ fn a_new_leader_starts_every_lease_at_its_horizon() {
     let writer = world.session();
     world.write(writer, put("/a", b"1"));
     let margin = VolumeSettings::DEFAULT.skew_margin();
-    let left = horizon.after(margin).since(world.lessor.clock.expiry_time());
+    let left = horizon.after(margin).since(world.lessor.clock.ending_time());
     let effects = world.pass(left - MILLI);
     assert_eq!(replies(&effects), []);
     let effects = world.pass(2 * clock::STEP_EVERY);
@@ -131,7 +131,7 @@ fn first_entry_committed_late_ends_no_lease() {
     world.pass(TERM / 5);
     let before = world.state.cluster_time();
     fail_over_late(&mut world, Duration::ZERO, 2 * TERM);
-    assert_eq!(world.lessor.clock.expiry_time(), before, "no client could renew");
+    assert_eq!(world.lessor.clock.ending_time(), before, "no client could renew");
     assert!(!world.lessor.proposal_queue.commands().any(|command| matches!(command, Command::Expire { .. })));
     world.request(holder, Body::Register);
     world.pass(clock::STEP_EVERY);
@@ -168,9 +168,9 @@ fn time_heard_beyond_what_a_leader_logs_counts_bounded() {
     let mut world = World::new();
     let before = world.state.cluster_time();
     fail_over_late(&mut world, 2 * TERM, Duration::ZERO);
-    assert_eq!(world.lessor.clock.expiry_time(), before.after(world.state.tick() * 2));
-    let span = world.lessor.clock.promise_time(world.now).expect("the epoch has begun");
-    assert!(span >= world.lessor.clock.expiry_time(), "a promise by a slower clock outlasts its lease");
+    assert_eq!(world.lessor.clock.ending_time(), before.after(world.state.tick() * 2));
+    let span = world.lessor.clock.promising_time(world.now).expect("the epoch has begun");
+    assert!(span >= world.lessor.clock.ending_time(), "a promise by a slower clock outlasts its lease");
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl Lessor {
         let [outbox, lengths, bytes, ends] = self.proposal_queue.sizes();
         let [marks, beyond] = self.drift_reports.sizes();
         let [renewals, renewing] = self.renewals.sizes();
-        let [next_reads, next_by_session, woken_next, proven_next] = self.next_reads.sizes();
+        let [next_values, next_by_session, woken_next, proven_next] = self.next_values.sizes();
         sizes.extend([
             ("channels", self.recall_channels.len()),
             ("volumes with counters", self.counters.0.size()),
@@ -47,7 +47,7 @@ impl Lessor {
             ("reads that wait, by session", blocked_by_session),
             ("recalled write leases", recalled),
             ("early consents", early_consents),
-            ("objects whose next value is read", next_reads),
+            ("objects whose next value is read", next_values),
             ("reads of next values, by session", next_by_session),
             ("woken reads of next values", woken_next + proven_next),
             ("commands", outbox),
@@ -251,7 +251,7 @@ impl Churn {
             }
             16 => {
                 let (object, lease) = (Object::data(self.path()), LeaseRequest::Implicit);
-                self.ask(session, Body::ReadNext { object: object.clone(), lease });
+                self.ask(session, Body::ReadNextValue { object: object.clone(), lease });
                 self.ask(session, Body::AwaitRead { object, known: None, lease });
             }
             17 => {

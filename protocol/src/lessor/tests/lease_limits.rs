@@ -165,7 +165,7 @@ fn large_excess_is_recalled_in_several_steps() {
     let (root, state) = (NodePath::root(), &world.state);
     for n in 0..2500 {
         let object = data(&format!("/{n}"));
-        let expires_at = world.lessor.clock.expiry_time().after(TERM);
+        let expires_at = world.lessor.clock.ending_time().after(TERM);
         let lease = ObjectLease { expires_at, source: GrantSource::granted(0) };
         world.lessor.object_leases.add(&root, &object, session, lease, 10_000, state);
         world.lessor.note_recorded(&root, &object, session, state);

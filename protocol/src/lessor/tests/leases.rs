@@ -1,4 +1,4 @@
-//! Leases in time: promises, renewals, deferred ends (T5, T6), and the revival of a returning
+//! Leases in time: promises, renewals, postponed ends (T5, T6), and the revival of a returning
 //! session's copies (S7).
 
 use super::*;
@@ -90,7 +90,7 @@ fn promise_stays_within_horizon_by_faster_clock() {
     world.now = world.now.after(TERM / 2);
     let after = world.renew(holder, grant.incarnation).expect("no lease ended in the pause");
     assert!(after.span <= TERM / 2 + TERM / 5, "{:?}", after.span);
-    assert!(world.lessor.clock.expiry_time() < crate::time::ClusterTime::ZERO.after(TERM / 4));
+    assert!(world.lessor.clock.ending_time() < crate::time::ClusterTime::ZERO.after(TERM / 4));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn lease_with_proposed_end_is_not_renewed_though_horizon_moved() {
 
 impl World {
     /// A holder whose lease's end is proposed together with a tick that moves its horizon, and so
-    /// defers the end.
+    /// postpones the end.
     pub(super) fn end_put_off(&mut self) -> (SessionId, Grant, LeaseKey) {
         let (holder, grant) = self.holder(&data("/a"));
         while !self.lessor.proposal_queue.commands().any(|command| matches!(command, Command::Expire { .. })) {
@@ -122,7 +122,7 @@ impl World {
         let renewal = Renewal {
             lease: lease.clone(),
             incarnation: grant.incarnation,
-            renewed_at: self.lessor.clock.expiry_time(),
+            renewed_at: self.lessor.clock.ending_time(),
         };
         let tick = Command::Tick { renewals: vec![renewal] };
         self.lessor.proposal_queue.reorder(|waiting| waiting.push_front((tick, ProposalReason::Tick)));
@@ -130,10 +130,10 @@ impl World {
     }
 }
 
-/// The end of the old lease, deferred because its horizon moved, can share an entry with the new
+/// The end of the old lease, postponed because its horizon moved, can share an entry with the new
 /// lease.
 #[test]
-fn deferred_end_of_old_lease_spares_its_successor() {
+fn postponed_end_of_old_lease_spares_its_successor() {
     let mut world = World::new();
     let (holder, _, lease) = world.end_put_off();
     let acquired = world.acquire(holder, None);
@@ -183,7 +183,7 @@ fn next_deadline_is_the_end_of_the_next_lease() {
     let (holder, _) = world.holder(&data("/a"));
     let end = world.lessor.lease_ends.get(&LeaseKey::Volume(holder, NodePath::root())).expect("leased").ends_at;
     let ends_at = end.after(VolumeSettings::DEFAULT.skew_margin());
-    world.pass(ends_at.since(world.lessor.clock.expiry_time()) - 7 * MILLI);
+    world.pass(ends_at.since(world.lessor.clock.ending_time()) - 7 * MILLI);
     assert_eq!(world.lessor.next_deadline(world.now), world.now.after(7 * MILLI));
 }
 

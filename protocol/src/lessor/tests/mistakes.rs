@@ -189,7 +189,7 @@ fn ending_clock_is_stepped_often_enough_to_avoid_clamping() {
     let deadline = world.lessor.next_deadline(world.now);
     assert!(deadline > world.now && deadline.since(world.now) <= clock::STEP_EVERY);
     assert!(clock::STEP_EVERY * 2 <= clock::STEP_MAX);
-    assert_eq!(world.lessor.clock.expiry_time(), ClusterTime::ZERO);
+    assert_eq!(world.lessor.clock.ending_time(), ClusterTime::ZERO);
 }
 
 #[test]

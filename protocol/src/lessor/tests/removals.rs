@@ -419,8 +419,8 @@ fn leases_ending_together_are_examined_over_several_steps() {
         world.step(LessorInput::Timeout);
         world.lessor.next_deadline(world.now).since(world.now)
     };
-    while world.lessor.clock.expiry_time() < horizon {
-        let left = horizon.since(world.lessor.clock.expiry_time());
+    while world.lessor.clock.ending_time() < horizon {
+        let left = horizon.since(world.lessor.clock.ending_time());
         go_on(&mut world, left.min(clock::STEP_EVERY));
     }
     let next = world.lessor.next_deadline(world.now).since(world.now);

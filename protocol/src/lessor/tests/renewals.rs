@@ -117,7 +117,7 @@ fn promise_after_a_tick_stays_within_the_horizon() {
     let waited = world.now.since(arrived);
     assert!(waited >= 2 * TICK && waited <= 2 * TICK + clock::STEP_EVERY, "{waited:?}");
     let span = answered[0].promises[0].span;
-    let promising = world.lessor.clock.promise_time(world.now).expect("the epoch has begun");
+    let promising = world.lessor.clock.promising_time(world.now).expect("the epoch has begun");
     assert_eq!(promising.after(span).before(waited), horizon, "what the horizon leaves, counted from the arrival");
     world.apply(&tick);
 }

@@ -198,7 +198,7 @@ fn round_beside_known_holders(sessions: usize, leases: u64, are_over: bool) -> u
     let nodes: Vec<NodePath> =
         world.state.nodes_in(&path("/list"), None).map(|(path, _)| path.clone()).skip(1).collect();
     world.lessor.config.bounds.purges_max = 0;
-    let expires_at = world.lessor.clock.expiry_time().after(if are_over { Duration::ZERO } else { TERM * 100 });
+    let expires_at = world.lessor.clock.ending_time().after(if are_over { Duration::ZERO } else { TERM * 100 });
     for (holder, node) in holders.iter().flat_map(|holder| nodes.iter().map(move |node| (*holder, node))) {
         let lease = object_leases::ObjectLease { expires_at, source: object_leases::GrantSource::granted(1) };
         let object = Object::data(node.clone());
@@ -236,7 +236,7 @@ fn large_lease_beside_many_copies_costs_by_its_nodes() {
         let place = |_, number| format!("/{}/{number}", ["a", "b"][number as usize % 2]);
         let (mut world, holders) = World::with_orphans_at(1, 1, 20, place);
         let lease = object_leases::ObjectLease {
-            expires_at: world.lessor.clock.expiry_time().after(TERM * 100),
+            expires_at: world.lessor.clock.ending_time().after(TERM * 100),
             source: object_leases::GrantSource::granted(1),
         };
         let copies = (0..others).map(|number| data(&format!("/c/{number}"))).chain([data("/a/0")]);
@@ -269,7 +269,7 @@ fn removal_of_many_waits_in_its_own_volumes_alone() {
     world.commit();
     world.request(apart, Body::Acquire { path: path("/slow"), last_valid: None, read: None });
     world.commit();
-    let expires_at = world.lessor.clock.expiry_time().after(TERM * 100);
+    let expires_at = world.lessor.clock.ending_time().after(TERM * 100);
     let lease = object_leases::ObjectLease { expires_at, source: object_leases::GrantSource::granted(1) };
     for id in 1..=20 {
         let object = data(&format!("/{id}/node"));

@@ -86,7 +86,7 @@ impl Lessor {
     ) {
         let Some(volume) = volume else { return };
         let lease = path.and_then(|path| self.object_leases.lease(&Object::data(path.clone()), writer));
-        let is_holder = lease.is_some_and(|lease| lease.expires_at > self.clock.expiry_time());
+        let is_holder = lease.is_some_and(|lease| lease.expires_at > self.clock.ending_time());
         let object_leases = self.object_leases.totals_in(volume).entries;
         self.counters.0.note_write(volume, is_holder, object_leases, cx.now);
     }
@@ -308,7 +308,7 @@ impl Lessor {
 
     /// Ends the waits for object leases that have ended (T3).
     pub(in crate::lessor) fn end_expired_waits(&mut self) {
-        let ready = self.writes.end_expired_waits(self.clock.expiry_time());
+        let ready = self.writes.end_expired_waits(self.clock.ending_time());
         self.propose_ready(ready, Some(WaitEnd::ObjectLease));
     }
 

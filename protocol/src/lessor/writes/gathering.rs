@@ -180,7 +180,7 @@ impl Lessor {
         volumes: impl Iterator<Item = &'a NodePath>,
         state: &State,
     ) -> BTreeMap<NodePath, ClusterTime> {
-        let now = self.clock.expiry_time();
+        let now = self.clock.ending_time();
         let waits = volumes.filter_map(|top| {
             let settings = state.volume(top)?.settings;
             let is_waited_out = !settings.on_write().recalls();
@@ -227,7 +227,7 @@ impl Lessor {
     /// The number of entries that the search examined, and the known copies in the set. `None` if
     /// it would examine more than `most` entries.
     fn known_in(&self, set: &ObjectSet, most: usize) -> Option<(usize, Vec<KnownHolder>)> {
-        let (examined, holders) = self.object_leases.few_exact_holders(set, self.clock.expiry_time(), most)?;
+        let (examined, holders) = self.object_leases.few_exact_holders(set, self.clock.ending_time(), most)?;
         let known = holders.into_iter().map(|((holder, volume), expires_at)| (holder, volume, expires_at, set.clone()));
         Some((examined, known.collect()))
     }
@@ -247,7 +247,7 @@ impl Lessor {
                 self.object_leases.few_leases_in(objects, most)?
             }
         };
-        let now = self.clock.expiry_time();
+        let now = self.clock.ending_time();
         let is_attached = |path: &NodePath| {
             let node = state.node(path).and_then(|node| node.attachment.as_ref());
             node.is_some_and(|to| to.incarnation == lease)
@@ -265,7 +265,7 @@ impl Lessor {
     fn claim_from_coverings(&mut self, changed: &ChangedSets, plans: &mut RecallPlans) {
         let mut coverings: BTreeMap<&NodePath, Vec<(SessionId, Option<ClusterTime>)>> = BTreeMap::new();
         for volume in changed.by_volume.keys() {
-            coverings.insert(volume, self.object_leases.coverings_of(volume, self.clock.expiry_time()).collect());
+            coverings.insert(volume, self.object_leases.coverings_of(volume, self.clock.ending_time()).collect());
         }
         let sessions: usize = coverings.values().map(Vec::len).sum();
         // Up to `SETS_MAX` sets are claimed one by one, even if very many sessions may hold them.

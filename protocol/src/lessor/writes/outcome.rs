@@ -73,7 +73,7 @@ impl Lessor {
         }
         self.answer_write(request, &result, cx);
         self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
-        self.resume_next_reads(&footprint, cx);
+        self.resume_next_values(&footprint, cx);
     }
 
     /// Removes a client's write that has ended. Returns it, its footprint, and the writes that
@@ -101,7 +101,7 @@ impl Lessor {
         let footprint = self.footprint_again(request, cx.state);
         let ready = self.writes.set_footprint(write_id, footprint);
         self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
-        self.resume_next_reads(&earlier, cx);
+        self.resume_next_values(&earlier, cx);
         self.gather(write_id, cx);
     }
 
@@ -116,7 +116,7 @@ impl Lessor {
             self.reply(requester, Err(refusal(request.session, request.sequence)), cx);
         }
         self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
-        self.resume_next_reads(&footprint, cx);
+        self.resume_next_values(&footprint, cx);
     }
 
     /// Answers all requesters. After a put, one of them may get a lease on the node's data, so that

@@ -1,7 +1,7 @@
-//! The state that the two transports and the driver of a connection share: queues and windows.
+//! The state that the two transports and the task of a connection share: queues and windows.
 //!
 //! One lock protects it. It is taken for a push or a pop, and never across a wait. Each queue has
-//! one producer and one consumer, so one waker for each is enough. The driver has one waker for all
+//! one producer and one consumer, so one waker for each is enough. The task has one waker for all
 //! that it waits for.
 
 use std::{
@@ -42,7 +42,7 @@ fn cost(bytes: usize) -> usize {
     bytes + FRAME_COST_BYTES
 }
 
-/// The state shared by the transports and the driver.
+/// The state shared by the transports and the task.
 #[derive(Debug, Default)]
 pub(super) struct MuxShared {
     state: Mutex<MuxState>,
@@ -52,13 +52,13 @@ pub(super) struct MuxShared {
 struct MuxState {
     requests: MuxChannel,
     recalls: MuxChannel,
-    /// Why the driver must end.
+    /// Why the task must end.
     failure: Option<ConnectionError>,
     /// This side has dropped a transport.
     is_closing: bool,
     /// The connection has ended.
     is_ended: bool,
-    driver: Option<Waker>,
+    task: Option<Waker>,
 }
 
 #[derive(Debug, Default)]
@@ -104,9 +104,9 @@ impl MuxShared {
         let channel = state.channel(channel);
         channel.outgoing_cost += cost(frame.len() - PREFIX_BYTES);
         channel.outgoing.push_back(frame);
-        let driver = if channel.may_send() { state.driver.take() } else { None };
+        let task = if channel.may_send() { state.task.take() } else { None };
         drop(state);
-        wake(driver);
+        wake(task);
     }
 
     /// For a transport: the next message that has arrived. None after the end.
@@ -123,9 +123,9 @@ impl MuxShared {
         };
         // The tag has been removed, and counts.
         channel.consumed += cost(message.len() + 1);
-        let driver = if channel.consumed >= CREDIT_BYTES { state.driver.take() } else { None };
+        let task = if channel.consumed >= CREDIT_BYTES { state.task.take() } else { None };
         drop(state);
-        wake(driver);
+        wake(task);
         Poll::Ready(Some(message))
     }
 
@@ -133,21 +133,21 @@ impl MuxShared {
     pub(super) fn fail(&self, failure: ConnectionError) {
         let mut state = self.lock();
         state.failure.get_or_insert(failure);
-        let driver = state.driver.take();
+        let task = state.task.take();
         drop(state);
-        wake(driver);
+        wake(task);
     }
 
     /// For a transport that is dropped.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.is_closing = true;
-        let driver = state.driver.take();
+        let task = state.task.take();
         drop(state);
-        wake(driver);
+        wake(task);
     }
 
-    /// For the driver: the connection has ended. Frames that have arrived can still be taken.
+    /// For the task: the connection has ended. Frames that have arrived can still be taken.
     pub(super) fn end(&self) {
         let mut state = self.lock();
         state.is_ended = true;
@@ -163,7 +163,7 @@ impl MuxShared {
         }
     }
 
-    /// For the driver: takes a frame that has arrived, from its tag on.
+    /// For the task: takes a frame that has arrived, from its tag on.
     pub(super) fn receive(&self, mut frame: Bytes) -> Result<(), ConnectionError> {
         let Some(&tag) = frame.first() else {
             return Err(ConnectionError::UnknownChannel { got: None });
@@ -188,7 +188,7 @@ impl MuxShared {
         Ok(())
     }
 
-    /// For the driver: waits for frames to write, and puts them into `frames` in order. False if
+    /// For the task: waits for frames to write, and puts them into `frames` in order. False if
     /// this side closes and nothing more may be written.
     pub(super) async fn next_batch(&self, frames: &mut Vec<BytesMut>) -> bool {
         poll_fn(|cx| {
@@ -196,7 +196,7 @@ impl MuxShared {
             let senders = state.take_batch(frames);
             let is_idle = frames.is_empty() && !state.is_closing;
             if is_idle {
-                register(&mut state.driver, cx);
+                register(&mut state.task, cx);
             }
             drop(state);
             senders.into_iter().for_each(wake);
@@ -205,21 +205,21 @@ impl MuxShared {
         .await
     }
 
-    /// For the driver: waits until a transport has found a reason to end the connection.
+    /// For the task: waits until a transport has found a reason to end the connection.
     pub(super) async fn failure(&self) -> ConnectionError {
         poll_fn(|cx| {
             let mut state = self.lock();
-            register(&mut state.driver, cx);
+            register(&mut state.task, cx);
             state.failure.take().map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
 
-    /// For the driver: waits until a transport is dropped.
+    /// For the task: waits until a transport is dropped.
     pub(super) async fn closing(&self) {
         poll_fn(|cx| {
             let mut state = self.lock();
-            register(&mut state.driver, cx);
+            register(&mut state.task, cx);
             if state.is_closing { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -266,9 +266,9 @@ impl MuxState {
             return Err(ConnectionError::Credit { got, expected: channel.unacknowledged });
         }
         channel.unacknowledged -= got;
-        let driver = self.driver.take();
-        // The driver itself calls this. It may already be past its check for something to write.
-        wake(driver);
+        let task = self.task.take();
+        // The task itself calls this. It may already be past its check for something to write.
+        wake(task);
         Ok(())
     }
 }

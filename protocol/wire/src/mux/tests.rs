@@ -14,17 +14,17 @@ fn message(id: u64, bytes: usize) -> Message {
     Response { request_id: id, message: Ok("x".repeat(bytes)) }
 }
 
-/// Two connected ends, each split, with their drivers.
-fn ends() -> [(Transport, Transport, MuxDriver); 2] {
+/// Two connected ends, each split, with their tasks.
+fn ends() -> [(Transport, Transport, ConnectionTask); 2] {
     let (one, other) = tokio::io::duplex(1 << 16);
     [split(one), split(other)]
 }
 
 /// One split end, and the other end as raw bytes.
-fn raw_end() -> (DuplexStream, Transport, Transport, MuxDriver) {
+fn raw_end() -> (DuplexStream, Transport, Transport, ConnectionTask) {
     let (raw, stream) = tokio::io::duplex(1 << 16);
-    let (requests, recalls, driver) = split(stream);
-    (raw, requests, recalls, driver)
+    let (requests, recalls, task) = split(stream);
+    (raw, requests, recalls, task)
 }
 
 fn frame(tag: u8, message: &Message) -> BytesMut {
@@ -51,9 +51,9 @@ async fn next_raw(raw: &mut DuplexStream) -> (u8, Bytes) {
 
 #[tokio::test]
 async fn messages_keep_their_channel_and_their_order() {
-    let [(mut requests, mut recalls, driver), (mut other_requests, mut other_recalls, other_driver)] = ends();
-    tokio::spawn(driver);
-    tokio::spawn(other_driver);
+    let [(mut requests, mut recalls, task), (mut other_requests, mut other_recalls, other_task)] = ends();
+    tokio::spawn(task);
+    tokio::spawn(other_task);
     let send = async {
         for id in 0..1000 {
             requests.send(message(id, 10)).await.unwrap();
@@ -75,9 +75,9 @@ async fn messages_keep_their_channel_and_their_order() {
 
 #[tokio::test]
 async fn the_longest_values_cross_and_far_more_than_a_window() {
-    let [(mut requests, _recalls, driver), (mut other, _other_recalls, other_driver)] = ends();
-    tokio::spawn(driver);
-    tokio::spawn(other_driver);
+    let [(mut requests, _recalls, task), (mut other, _other_recalls, other_task)] = ends();
+    tokio::spawn(task);
+    tokio::spawn(other_task);
     let send = async {
         for id in 0..4 {
             requests.send(message(id, 8 << 20)).await.unwrap();
@@ -93,9 +93,9 @@ async fn the_longest_values_cross_and_far_more_than_a_window() {
 
 #[tokio::test]
 async fn stalled_consumer_does_not_delay_other_channel() {
-    let [(mut requests, mut recalls, driver), (mut other_requests, mut other_recalls, other_driver)] = ends();
-    tokio::spawn(driver);
-    tokio::spawn(other_driver);
+    let [(mut requests, mut recalls, task), (mut other_requests, mut other_recalls, other_task)] = ends();
+    tokio::spawn(task);
+    tokio::spawn(other_task);
     // Twice the capacity of the windows, the queue and the pipe.
     let total = 2 * (WINDOW_BYTES + (1 << 19)) as u64 / 1024;
     let sender = tokio::spawn(async move {
@@ -119,20 +119,20 @@ async fn stalled_consumer_does_not_delay_other_channel() {
 
 #[tokio::test]
 async fn a_transport_takes_a_bounded_number_of_messages() {
-    let (_raw, mut requests, mut recalls, _driver) = raw_end();
+    let (_raw, mut requests, mut recalls, _task) = raw_end();
     assert!((1..300).contains(&fill(&mut requests, 1000)));
     assert!((1..300).contains(&fill(&mut recalls, 1000)));
     // Empty messages count too.
-    let (_raw, mut requests, _recalls, _driver) = raw_end();
+    let (_raw, mut requests, _recalls, _task) = raw_end();
     assert!((1..5000).contains(&fill(&mut requests, 0)));
 }
 
 #[tokio::test]
 async fn recalls_overtake_requests_that_wait_to_be_written() {
-    let (mut raw, mut requests, mut recalls, driver) = raw_end();
+    let (mut raw, mut requests, mut recalls, task) = raw_end();
     fill(&mut requests, 1000);
     recalls.send(message(99, 10)).await.unwrap();
-    tokio::spawn(driver);
+    tokio::spawn(task);
     let (tag, first) = next_raw(&mut raw).await;
     assert_eq!(tag, RECALLS);
     assert_eq!(Message::decode(&first).unwrap(), message(99, 10));
@@ -141,7 +141,7 @@ async fn recalls_overtake_requests_that_wait_to_be_written() {
 
 #[tokio::test]
 async fn recalls_do_not_starve_requests() {
-    let (_raw, mut requests, mut recalls, _driver) = raw_end();
+    let (_raw, mut requests, mut recalls, _task) = raw_end();
     fill(&mut recalls, 1000);
     requests.send(message(0, 10)).await.unwrap();
     let mut frames = Vec::new();
@@ -152,8 +152,8 @@ async fn recalls_do_not_starve_requests() {
 
 #[tokio::test]
 async fn a_sender_waits_for_room_even_if_the_pipe_has_some() {
-    let (mut raw, mut requests, _recalls, driver) = raw_end();
-    let driver = tokio::spawn(driver);
+    let (mut raw, mut requests, _recalls, task) = raw_end();
+    let task = tokio::spawn(task);
     let sender = tokio::spawn(async move {
         for id in 0..4000 {
             requests.send(message(id, 1000)).await.unwrap();
@@ -178,28 +178,28 @@ async fn a_sender_waits_for_room_even_if_the_pipe_has_some() {
     drop(raw);
     // A message sent after the end is lost, and the sender does not hang.
     sender.await.unwrap();
-    let _ = driver.await.unwrap();
+    let _ = task.await.unwrap();
 }
 
 #[tokio::test]
 async fn whoever_sends_beyond_its_window_is_cut_off() {
-    let (mut raw, _requests, _recalls, driver) = raw_end();
-    let driver = tokio::spawn(driver);
+    let (mut raw, _requests, _recalls, task) = raw_end();
+    let task = tokio::spawn(task);
     let frame = frame(REQUESTS, &message(0, 1 << 19));
     for _ in 0..3 {
         // The last write may fail, because the other side has gone.
         let _ = raw.write_all(&frame).await;
     }
-    let error = driver.await.unwrap().unwrap_err();
+    let error = task.await.unwrap().unwrap_err();
     assert!(matches!(error, ConnectionError::Overrun { channel: REQUESTS, expected: WINDOW_BYTES, .. }), "{error}");
 }
 
 #[tokio::test]
 async fn bad_frames_end_the_connection_with_the_reason() {
     async fn end(bytes: &[u8]) -> ConnectionError {
-        let (mut raw, mut requests, mut recalls, driver) = raw_end();
+        let (mut raw, mut requests, mut recalls, task) = raw_end();
         raw.write_all(bytes).await.unwrap();
-        let (end, request, recall) = futures::join!(driver, requests.next(), recalls.next());
+        let (end, request, recall) = futures::join!(task, requests.next(), recalls.next());
         assert!(request.is_none() && recall.is_none());
         let mut rest = Vec::new();
         raw.read_to_end(&mut rest).await.unwrap();
@@ -219,27 +219,27 @@ async fn bad_frames_end_the_connection_with_the_reason() {
 
 #[tokio::test]
 async fn half_a_frame_and_a_close_is_an_error() {
-    let (mut raw, mut requests, _recalls, driver) = raw_end();
+    let (mut raw, mut requests, _recalls, task) = raw_end();
     raw.write_all(&frame(REQUESTS, &message(0, 100))[..50]).await.unwrap();
     drop(raw);
-    let (end, request) = futures::join!(driver, requests.next());
+    let (end, request) = futures::join!(task, requests.next());
     assert!(matches!(end, Err(ConnectionError::Truncated { got: 50 })));
     assert!(request.is_none());
 }
 
 #[tokio::test]
 async fn what_arrived_before_the_end_can_still_be_taken() {
-    let (mut raw, mut requests, _recalls, driver) = raw_end();
+    let (mut raw, mut requests, _recalls, task) = raw_end();
     raw.write_all(&frame(REQUESTS, &message(0, 100))).await.unwrap();
     drop(raw);
-    driver.await.unwrap();
+    task.await.unwrap();
     assert_eq!(requests.next().await.unwrap().unwrap(), message(0, 100));
     assert!(requests.next().await.is_none());
 }
 
 #[tokio::test]
 async fn what_was_sent_before_a_transport_was_dropped_is_written() {
-    let [(mut requests, _recalls, driver), (mut other, _other_recalls, other_driver)] = ends();
+    let [(mut requests, _recalls, task), (mut other, _other_recalls, other_task)] = ends();
     for id in 0..100 {
         requests.send(message(id, 1000)).await.unwrap();
     }
@@ -250,29 +250,29 @@ async fn what_was_sent_before_a_transport_was_dropped_is_written() {
         }
         assert!(other.next().await.is_none());
     };
-    let (end, other_end, ()) = futures::join!(driver, other_driver, receive);
+    let (end, other_end, ()) = futures::join!(task, other_task, receive);
     end.unwrap();
     other_end.unwrap();
 }
 
 #[tokio::test]
-async fn dropping_the_driver_closes_the_connection() {
-    let [(mut requests, _recalls, driver), (mut other, _other_recalls, other_driver)] = ends();
-    // The driver was never polled.
-    drop(driver);
+async fn dropping_the_task_closes_the_connection() {
+    let [(mut requests, _recalls, task), (mut other, _other_recalls, other_task)] = ends();
+    // The task was never polled.
+    drop(task);
     assert!(requests.next().await.is_none());
     requests.send(message(0, 10)).await.unwrap();
-    let (end, request) = futures::join!(other_driver, other.next());
+    let (end, request) = futures::join!(other_task, other.next());
     end.unwrap();
     assert!(request.is_none());
 }
 
 #[tokio::test]
 async fn the_other_side_of_a_dropped_transport_is_not_waited_for() {
-    let (raw, mut requests, _recalls, driver) = raw_end();
+    let (raw, mut requests, _recalls, task) = raw_end();
     // Nobody reads, so these frames cannot be written.
     fill(&mut requests, 1000);
     drop(requests);
-    driver.await.unwrap();
+    task.await.unwrap();
     drop(raw);
 }

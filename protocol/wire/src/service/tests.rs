@@ -125,10 +125,10 @@ async fn consent(transport: CallbackTransport) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_calls_go_both_ways_at_once() {
     let (client, server) = connection().await;
-    let (requests, callback, driver) = server_connection(server);
-    let (leasehold, recalls, client_driver) = client_connection(client);
-    tokio::spawn(driver);
-    tokio::spawn(client_driver);
+    let (requests, callback, task) = server_connection(server);
+    let (leasehold, recalls, client_task) = client_connection(client);
+    tokio::spawn(task);
+    tokio::spawn(client_task);
     tokio::spawn(serve(requests, TestServer { callback: None }));
     tokio::spawn(consent(recalls));
     let calls = (0..5000).map(|sequence| {
@@ -151,10 +151,10 @@ async fn many_calls_go_both_ways_at_once() {
 #[tokio::test]
 async fn a_request_can_wait_for_a_consent_on_its_own_connection() {
     let (client, server) = connection().await;
-    let (requests, callback, driver) = server_connection(server);
-    let (leasehold, recalls, client_driver) = client_connection(client);
-    tokio::spawn(driver);
-    tokio::spawn(client_driver);
+    let (requests, callback, task) = server_connection(server);
+    let (leasehold, recalls, client_task) = client_connection(client);
+    tokio::spawn(task);
+    tokio::spawn(client_task);
     tokio::spawn(serve(requests, TestServer { callback: Some(callback) }));
     tokio::spawn(consent(recalls));
     for sequence in 1..100 {
@@ -166,10 +166,10 @@ async fn a_request_can_wait_for_a_consent_on_its_own_connection() {
 #[tokio::test]
 async fn requests_that_nobody_takes_delay_no_recall() {
     let (client, server) = connection().await;
-    let (requests, callback, driver) = server_connection(server);
-    let (leasehold, recalls, client_driver) = client_connection(client);
-    tokio::spawn(driver);
-    tokio::spawn(client_driver);
+    let (requests, callback, task) = server_connection(server);
+    let (leasehold, recalls, client_task) = client_connection(client);
+    tokio::spawn(task);
+    tokio::spawn(client_task);
     tokio::spawn(consent(recalls));
     // 16 MiB of requests, far more than the window.
     let calls: Vec<_> = (0..256)
@@ -192,10 +192,10 @@ async fn requests_that_nobody_takes_delay_no_recall() {
 #[tokio::test]
 async fn a_message_that_does_not_fit_fails_by_itself() {
     let (client, server) = connection().await;
-    let (requests, _callback, driver) = server_connection(server);
-    let (leasehold, _recalls, client_driver) = client_connection(client);
-    tokio::spawn(driver);
-    tokio::spawn(client_driver);
+    let (requests, _callback, task) = server_connection(server);
+    let (leasehold, _recalls, client_task) = client_connection(client);
+    tokio::spawn(task);
+    tokio::spawn(client_task);
     tokio::spawn(serve(requests, TestServer { callback: None }));
     let body = Body::Open { name: "x".repeat(FRAME_MAX_BYTES) };
     let error = leasehold.call(context(), request(1, body)).await.unwrap_err();
@@ -210,20 +210,20 @@ async fn a_message_that_does_not_fit_fails_by_itself() {
 #[tokio::test]
 async fn a_bad_connection_ends_and_the_server_goes_on() {
     let (mut bad, server) = connection().await;
-    let (_requests, callback, driver) = server_connection(server);
-    let driver = tokio::spawn(driver);
+    let (_requests, callback, task) = server_connection(server);
+    let task = tokio::spawn(task);
     bad.write_all(&[0xff; 4]).await.unwrap();
-    let end = driver.await.unwrap();
+    let end = task.await.unwrap();
     assert!(matches!(end, Err(ConnectionError::Oversized { got: 0xffff_ffff, expected: FRAME_MAX_BYTES })));
     let error = callback.recall(context(), recall(1)).await.unwrap_err();
     assert!(matches!(error, RpcError::Shutdown), "{error}");
     assert_eq!(bad.read(&mut [0; 1]).await.unwrap(), 0);
 
     let (client, server) = connection().await;
-    let (requests, _callback, driver) = server_connection(server);
-    let (leasehold, _recalls, client_driver) = client_connection(client);
-    tokio::spawn(driver);
-    tokio::spawn(client_driver);
+    let (requests, _callback, task) = server_connection(server);
+    let (leasehold, _recalls, client_task) = client_connection(client);
+    tokio::spawn(task);
+    tokio::spawn(client_task);
     tokio::spawn(serve(requests, TestServer { callback: None }));
     leasehold.call(context(), request(1, Body::Heartbeat(Default::default()))).await.unwrap();
 }
@@ -264,8 +264,8 @@ async fn answer_to(client: &mut TcpStream, sequence: u64) -> Response {
 async fn request_with_any_deadline_on_the_wire_harms_nobody() {
     const FOUR_YEARS_US: u64 = 4 * 365 * 24 * 3600 * 1_000_000;
     let (mut client, server) = connection().await;
-    let (requests, _callback, driver) = server_connection(server);
-    tokio::spawn(driver);
+    let (requests, _callback, task) = server_connection(server);
+    tokio::spawn(task);
     tokio::spawn(serve(requests, TestServer { callback: None }));
     let hour_us = crate::codec::DEADLINE_MAX.as_micros() as u64;
     for (sequence, us) in (1..).zip([u64::MAX, u64::MAX / 2 + 1, FOUR_YEARS_US, hour_us + 1, hour_us]) {
@@ -285,10 +285,10 @@ async fn request_with_any_deadline_on_the_wire_harms_nobody() {
 #[tokio::test]
 async fn deadline_that_is_no_number_ends_its_connection_alone() {
     let (other, server) = connection().await;
-    let (requests, _callback, driver) = server_connection(server);
-    let (leasehold, _recalls, other_driver) = client_connection(other);
-    tokio::spawn(driver);
-    tokio::spawn(other_driver);
+    let (requests, _callback, task) = server_connection(server);
+    let (leasehold, _recalls, other_task) = client_connection(other);
+    tokio::spawn(task);
+    tokio::spawn(other_task);
     tokio::spawn(serve(requests, TestServer { callback: None }));
 
     // In tarpc's own order: deadline (seconds, nanoseconds), trace, id, message.
@@ -301,11 +301,11 @@ async fn deadline_that_is_no_number_ends_its_connection_alone() {
     let endless = request_frame(1, &[0xff; 11]);
     for (sequence, frame) in (1..).zip([as_tarpc, too_large, endless]) {
         let (mut client, server) = connection().await;
-        let (requests, _callback, driver) = server_connection(server);
+        let (requests, _callback, task) = server_connection(server);
         let serving = tokio::spawn(serve(requests, TestServer { callback: None }));
-        let driver = tokio::spawn(driver);
+        let task = tokio::spawn(task);
         client.write_all(&frame).await.unwrap();
-        let end = driver.await.unwrap();
+        let end = task.await.unwrap();
         let is_refused = matches!(&end, Err(error @ ConnectionError::Codec(_)) if error.is_violation());
         assert!(is_refused, "{frame:02x?}: {end:?}");
         serving.await.unwrap();
@@ -317,21 +317,21 @@ async fn deadline_that_is_no_number_ends_its_connection_alone() {
 #[tokio::test]
 async fn calls_under_way_fail_when_the_other_side_goes() {
     let (client, server) = connection().await;
-    let (leasehold, _recalls, driver) = client_connection(client);
-    let driver = tokio::spawn(driver);
-    let (requests, callback, server_driver) = server_connection(server);
-    let server_driver = tokio::spawn(server_driver);
+    let (leasehold, _recalls, task) = client_connection(client);
+    let task = tokio::spawn(task);
+    let (requests, callback, server_task) = server_connection(server);
+    let server_task = tokio::spawn(server_task);
     let mut requests = BaseChannel::with_defaults(requests).requests();
     let call = leasehold.call(context(), request(1, Body::Heartbeat(Default::default())));
     let kill = async {
         // The request has arrived, and nobody will answer it.
         let taken = requests.next().await.unwrap().unwrap();
-        server_driver.abort();
+        server_task.abort();
         taken
     };
     let (outcome, _taken) = futures::join!(call, kill);
     assert!(matches!(outcome, Err(RpcError::Shutdown)), "{outcome:?}");
-    driver.await.unwrap().unwrap();
+    task.await.unwrap().unwrap();
     assert!(leasehold.call(context(), request(2, Body::Heartbeat(Default::default()))).await.is_err());
     assert!(callback.recall(context(), recall(1)).await.is_err());
 }
@@ -339,7 +339,7 @@ async fn calls_under_way_fail_when_the_other_side_goes() {
 #[tokio::test]
 async fn an_answer_that_arrives_just_before_the_end_is_not_lost() {
     let (client, mut server) = connection().await;
-    let (leasehold, _recalls, driver) = client_connection(client);
+    let (leasehold, _recalls, task) = client_connection(client);
     let answer = response(7, Answer::ReportReceived);
     let sent = tarpc::Response { request_id: 0, message: Ok(LeaseholdResponse::Call(answer.clone())) };
     let mut frame = bytes::BytesMut::new();
@@ -352,7 +352,7 @@ async fn an_answer_that_arrives_just_before_the_end_is_not_lost() {
         drop(server);
     };
     let call = leasehold.call(context(), request(1, Body::Heartbeat(Default::default())));
-    let (got, end, ()) = futures::join!(call, driver, answering);
+    let (got, end, ()) = futures::join!(call, task, answering);
     assert_eq!(got.unwrap(), answer);
     end.unwrap();
 }
@@ -360,11 +360,11 @@ async fn an_answer_that_arrives_just_before_the_end_is_not_lost() {
 #[tokio::test]
 async fn a_server_may_let_go_of_its_callback_client() {
     let (client, server) = connection().await;
-    let (requests, callback, driver) = server_connection(server);
+    let (requests, callback, task) = server_connection(server);
     drop(callback);
-    let (leasehold, _recalls, client_driver) = client_connection(client);
-    tokio::spawn(driver);
-    tokio::spawn(client_driver);
+    let (leasehold, _recalls, client_task) = client_connection(client);
+    tokio::spawn(task);
+    tokio::spawn(client_task);
     tokio::spawn(serve(requests, TestServer { callback: None }));
     for sequence in 0..10 {
         leasehold.call(context(), request(sequence, Body::Heartbeat(Default::default()))).await.unwrap();

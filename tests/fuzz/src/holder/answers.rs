@@ -96,8 +96,8 @@ impl World {
             Body::Read { object, known, .. } | Body::AwaitRead { object, known, .. } => {
                 Answer::Read(self.read_answer(object, *known, draw))
             }
-            Body::ReadNext { .. } if self.stamps % 8 == 7 => Answer::ReadBlocked,
-            Body::ReadNext { object, .. } => Answer::Read(self.read_answer(object, None, draw)),
+            Body::ReadNextValue { .. } if self.stamps % 8 == 7 => Answer::ReadBlocked,
+            Body::ReadNextValue { object, .. } => Answer::Read(self.read_answer(object, None, draw)),
             Body::Write { write, .. } => {
                 let lease = draw
                     .maybe(|draw| GrantedKeyLease { id: draw.lease_id(), incarnation: Incarnation(draw.number(12)) });

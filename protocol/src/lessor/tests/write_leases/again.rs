@@ -30,7 +30,7 @@ fn read_of_a_write_lease_taken_again_is_answered_once() {
     let second = recalls(&world.ask_for(reader, "/a")).remove(0);
     assert!(second.stamp > first.stamp, "another write lease, another recall");
     assert_eq!(world.step(LessorInput::Consent(Consent { session: holder, stamp: first.stamp })), []);
-    let recalled = world.lessor.channel(holder).recalled(first.stamp);
+    let recalled = world.lessor.recall_channel(holder).recalled(first.stamp);
     assert_eq!(recalled, None, "the consent to the first recall counts under the second write lease");
     let effects = world.flush(holder, None, true);
     assert_eq!(effects.iter().filter(|effect| is_read(effect)).count(), 1);
@@ -65,7 +65,7 @@ fn late_consent_counts_under_the_next_write_lease() {
     world.flush(holder, None, true);
     world.cache(holder).expect("the owner has the node again");
     world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
-    assert_eq!(world.lessor.channel(holder).unanswered_since(), None);
+    assert_eq!(world.lessor.recall_channel(holder).unanswered_since(), None);
 }
 
 #[test]

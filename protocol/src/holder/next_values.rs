@@ -33,13 +33,13 @@ use crate::{
     time::Instant,
 };
 
-/// The objects with a `ReadNext` in flight, each with the latest sending.
+/// The objects with a `ReadNextValue` in flight, each with the latest sending.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct OwnNextReads {
+pub(super) struct OwnNextValues {
     objects: BTreeMap<Object, SendId>,
 }
 
-impl OwnNextReads {
+impl OwnNextValues {
     /// The request of an object has ended.
     pub(super) fn end(&mut self, object: &Object) {
         self.objects.remove(object);
@@ -66,7 +66,7 @@ impl Holder {
     }
 
     /// Asks for the next values of these objects.
-    pub(super) fn read_next(&mut self, objects: Vec<Object>, now: Instant) {
+    pub(super) fn read_next_values(&mut self, objects: Vec<Object>, now: Instant) {
         for object in objects {
             let volume = self.volumes.nearest(&object.path);
             let has_lease = self.volumes.get(&volume).is_some_and(|volume| volume.live(now).is_some());
@@ -76,11 +76,11 @@ impl Holder {
                 continue;
             }
             // The earlier request was lost, or its answer comes too late.
-            if let Some(earlier) = self.next_reads.objects.remove(&object) {
+            if let Some(earlier) = self.next_values.objects.remove(&object) {
                 self.in_flight.end(earlier);
             }
-            if self.next_reads.objects.len() >= self.config.bounds.own_next_reads_max {
-                reached(Bound::OwnNextReads);
+            if self.next_values.objects.len() >= self.config.bounds.own_next_values_max {
+                reached(Bound::OwnNextValues);
                 return;
             }
             // It had a copy, so it asks as a reader that comes back, for the whole object term.
@@ -88,34 +88,34 @@ impl Holder {
                 LeaseOffer::Everybody => LeaseRequest::Returning,
                 LeaseOffer::OnRequest | LeaseOffer::Nobody => LeaseRequest::Explicit,
             };
-            let body = Body::ReadNext { object: object.clone(), lease };
+            let body = Body::ReadNextValue { object: object.clone(), lease };
             // The request renews nothing: a promise counts from the arrival of the request, and the
             // answer may come after its end.
-            let send_id = self.send(Purpose::ReadNext(object.clone()), body, RenewalReason::NoRenewal, now);
-            self.next_reads.objects.insert(object, send_id);
+            let send_id = self.send(Purpose::ReadNextValue(object.clone()), body, RenewalReason::NoRenewal, now);
+            self.next_values.objects.insert(object, send_id);
         }
     }
 
     /// When the holder abandons the oldest of these requests.
-    pub(super) fn next_reads_deadline(&self) -> Option<Instant> {
-        self.in_flight.oldest_next_read().map(|(_, sent)| sent.after(PUSH_WAIT_MAX))
+    pub(super) fn next_values_deadline(&self) -> Option<Instant> {
+        self.in_flight.oldest_next_value().map(|(_, sent)| sent.after(PUSH_WAIT_MAX))
     }
 
     /// Abandons the requests that have waited for too long.
-    pub(super) fn abandon_next_reads(&mut self, now: Instant) {
-        while let Some((send_id, sent)) = self.in_flight.oldest_next_read() {
+    pub(super) fn abandon_next_values(&mut self, now: Instant) {
+        while let Some((send_id, sent)) = self.in_flight.oldest_next_value() {
             if now < sent.after(PUSH_WAIT_MAX) {
                 break;
             }
             reached(Bound::PushWait);
-            if let Some(RequestInFlight { purpose: Purpose::ReadNext(object), .. }) = self.in_flight.end(send_id) {
-                self.next_reads.end(&object);
+            if let Some(RequestInFlight { purpose: Purpose::ReadNextValue(object), .. }) = self.in_flight.end(send_id) {
+                self.next_values.end(&object);
             }
         }
     }
 
     /// Installs the next value, if it came with a lease.
-    pub(super) fn next_read_answered(
+    pub(super) fn next_value_answered(
         &mut self,
         object: Object,
         sent: Instant,
@@ -123,7 +123,7 @@ impl Holder {
         answer: ReadAnswer,
         now: Instant,
     ) {
-        self.next_reads.end(&object);
+        self.next_values.end(&object);
         let ReadAnswer { content, grant, applied, .. } = answer;
         let arrived = |grant| ArrivedGrant { grant, epoch, applied, sent };
         let copy = grant.as_ref().and_then(|grant| self.accept_grant(&object, arrived(grant), now));
@@ -137,18 +137,18 @@ impl Holder {
     }
 
     /// Checks that exactly the listed objects have a request in flight, within the bound.
-    pub(super) fn check_next_reads(&self) -> Result<(), String> {
+    pub(super) fn check_next_values(&self) -> Result<(), String> {
         let in_flight = self.in_flight.iter().filter_map(|(send_id, flight)| match &flight.purpose {
-            Purpose::ReadNext(object) => Some((object, send_id)),
+            Purpose::ReadNextValue(object) => Some((object, send_id)),
             _ => None,
         });
         let mut in_flight: Vec<(&Object, &SendId)> = in_flight.collect();
         in_flight.sort();
-        let listed = &self.next_reads.objects;
+        let listed = &self.next_values.objects;
         if !in_flight.iter().copied().eq(listed) {
             return Err(format!("the next values of {in_flight:?} are asked for, but {listed:?} are listed"));
         }
-        if listed.len() > self.config.bounds.own_next_reads_max {
+        if listed.len() > self.config.bounds.own_next_values_max {
             return Err(format!("the next values of {} objects are asked for", listed.len()));
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! Reads of the next value (`Body::ReadNext`): each waits until the writes of its object have ended
-//! that were pending when it arrived, and is then a read like any other (S6).
+//! Reads of next values (`Body::ReadNextValue`): each waits until the writes of its object have
+//! ended that were pending when it arrived, and is then a read like any other (S6).
 //!
 //! A client sends such a read for a copy that it gave up for a write, in a volume with
 //! [`OnWrite::Update`]. No application waits for the answer. So these reads have bounds of their
@@ -24,12 +24,12 @@ use crate::{
 };
 
 /// The waiting reads of one object: by the last write that each waits for, and by session.
-type WaitingNextReads = BTreeMap<(PendingWriteId, SessionId), WaitingRead>;
+type WaitingOfObject = BTreeMap<(PendingWriteId, SessionId), WaitingRead>;
 
 /// The reads of next values that no quorum round is proving at the moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct NextReads {
-    waiting: BTreeMap<Object, WaitingNextReads>,
+pub(super) struct NextValues {
+    waiting: BTreeMap<Object, WaitingOfObject>,
     /// The waiting reads, by session.
     by_session: BTreeSet<(SessionId, Object, PendingWriteId)>,
     /// Their writes have ended: the next quorum round proves them.
@@ -38,7 +38,7 @@ pub(super) struct NextReads {
     proven: VecDeque<WaitingRead>,
 }
 
-impl NextReads {
+impl NextValues {
     fn len(&self) -> usize {
         self.by_session.len() + self.woken.len() + self.proven.len()
     }
@@ -105,12 +105,12 @@ impl NextReads {
 
     /// Whether a quorum round may begin for woken reads: there are some, and all of the last round
     /// are answered.
-    pub(super) fn are_ready(&self) -> bool {
+    pub(super) fn may_begin_round(&self) -> bool {
         self.proven.is_empty() && !self.woken.is_empty()
     }
 
     /// Takes the reads that the next round proves, up to `most`.
-    pub(super) fn take_ready(&mut self, most: usize) -> Vec<WaitingRead> {
+    pub(super) fn take_for_round(&mut self, most: usize) -> Vec<WaitingRead> {
         let most = if self.proven.is_empty() { most.min(self.woken.len()) } else { 0 };
         self.woken.drain(..most).collect()
     }
@@ -169,7 +169,7 @@ impl NextReads {
 impl Lessor {
     /// Handles a read of the next value. Beyond the bounds it is refused as busy. The client does
     /// not repeat it.
-    pub(super) fn read_next(&mut self, mut read: WaitingRead, object: Object, cx: &mut StepContext<'_>) {
+    pub(super) fn read_next_value(&mut self, mut read: WaitingRead, object: Object, cx: &mut StepContext<'_>) {
         if let Err(error) = self.config.limits.check_path(&object.path) {
             return self.reply(&read.requester, Err(error.into()), cx);
         }
@@ -179,11 +179,11 @@ impl Lessor {
         // Its answer may be late, so it renews nothing, and need not take memory for that.
         (read.requester.renewed, read.requester.clocks) = (Vec::new(), None);
         let session = read.requester.session;
-        let (most, of_session_most) = (self.config.bounds.next_reads_max, self.config.bounds.session_next_reads_max);
-        let of_session = self.next_reads.waiting_of(session).take(of_session_most).count();
-        let refused = match (self.next_reads.len(), of_session) {
-            (count, _) if count >= most => Some((Bound::NextReadsWaiting, count, most)),
-            (_, count) if count >= of_session_most => Some((Bound::SessionNextReads, count, of_session_most)),
+        let (most, of_session_most) = (self.config.bounds.next_values_max, self.config.bounds.session_next_values_max);
+        let of_session = self.next_values.waiting_of(session).take(of_session_most).count();
+        let refused = match (self.next_values.len(), of_session) {
+            (count, _) if count >= most => Some((Bound::NextValuesWaiting, count, most)),
+            (_, count) if count >= of_session_most => Some((Bound::SessionNextValues, count, of_session_most)),
             _ => None,
         };
         if let Some((bound, got, most)) = refused {
@@ -191,20 +191,20 @@ impl Lessor {
             let refusal = Refusal::Busy { what: "reads of next values".to_owned(), got, most };
             return self.reply_without_promises(&read.requester, Err(refusal), cx);
         }
-        if let Some(earlier) = self.next_reads.wait(object, self.writes.last(), read) {
+        if let Some(earlier) = self.next_values.wait(object, self.writes.last(), read) {
             self.reply_without_promises(&earlier.requester, Err(Refusal::Retry), cx);
         }
     }
 
     /// Wakes each read of these objects if all writes that it waits for have ended. The lessor
     /// calls it when a write with this footprint has ended, or has another footprint now.
-    pub(super) fn resume_next_reads(&mut self, footprint: &[ObjectSet], cx: &mut StepContext<'_>) {
-        if self.next_reads.waiting.is_empty() {
+    pub(super) fn resume_next_values(&mut self, footprint: &[ObjectSet], cx: &mut StepContext<'_>) {
+        if self.next_values.waiting.is_empty() {
             return;
         }
         for set in footprint {
-            for object in self.next_reads.objects_in(set) {
-                self.next_reads.wake(&object, self.writes.first_of(&object));
+            for object in self.next_values.objects_in(set) {
+                self.next_values.wake(&object, self.writes.first_of(&object));
             }
         }
         self.begin_round(cx);
@@ -212,10 +212,10 @@ impl Lessor {
 
     /// Refuses the session's waiting reads of next values, because the client no longer waits for
     /// them.
-    pub(super) fn refuse_next_reads(&mut self, session: SessionId, refusal: &Refusal, cx: &mut StepContext<'_>) {
-        let waiting: Vec<_> = self.next_reads.waiting_of(session).cloned().collect();
+    pub(super) fn refuse_next_values(&mut self, session: SessionId, refusal: &Refusal, cx: &mut StepContext<'_>) {
+        let waiting: Vec<_> = self.next_values.waiting_of(session).cloned().collect();
         for (session, object, through) in waiting {
-            if let Some(read) = self.next_reads.remove(session, &object, through) {
+            if let Some(read) = self.next_values.remove(session, &object, through) {
                 self.reply_without_promises(&read.requester, Err(refusal.clone()), cx);
             }
         }
@@ -224,7 +224,7 @@ impl Lessor {
 
 impl ReadTarget {
     /// Whether it is a read of a next value, which no application waits for.
-    pub(super) fn is_next_read(&self) -> bool {
+    pub(super) fn is_next_value_read(&self) -> bool {
         matches!(self, Self::Object { waits: ReadWait::NextValue, .. })
     }
 }

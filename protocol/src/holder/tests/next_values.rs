@@ -13,7 +13,7 @@ fn selected(text: &str) -> HolderEffect {
 }
 
 fn asks_next(effects: &[HolderEffect]) -> Vec<SendId> {
-    let is_next = |(send_id, body): (SendId, Body)| matches!(body, Body::ReadNext { .. }).then_some(send_id);
+    let is_next = |(send_id, body): (SendId, Body)| matches!(body, Body::ReadNextValue { .. }).then_some(send_id);
     sent(effects).into_iter().filter_map(is_next).collect()
 }
 
@@ -22,9 +22,9 @@ fn asking() -> (Client, SendId) {
     let mut client = Client::cached();
     let effects = client.recall(updating(3, 1, vec![one("/a")]));
     assert_eq!(effects, [selected("/a"), HolderEffect::Drop(vec![data("/a")]), consent(3)]);
-    let effects = client.step(HolderInput::ReadNext(vec![data("/a")]));
+    let effects = client.step(HolderInput::ReadNextValues(vec![data("/a")]));
     let (send_id, request) = requests(&effects).remove(0);
-    assert_eq!(request.body, Body::ReadNext { object: data("/a"), lease: LeaseRequest::Returning });
+    assert_eq!(request.body, Body::ReadNextValue { object: data("/a"), lease: LeaseRequest::Returning });
     assert_eq!((request.header.consents, request.header.renew), (vec![], vec![]), "hundreds may follow one recall");
     (client, send_id)
 }
@@ -117,7 +117,7 @@ fn next_value_without_an_answer_is_not_asked_for_again() {
     assert_eq!(client.answer(send_id, Answer::ReadBlocked), []);
     let (mut client, _) = asking();
     client.step(HolderInput::Disconnected);
-    let effects = client.step(HolderInput::ReadNext(vec![data("/a")]));
+    let effects = client.step(HolderInput::ReadNextValues(vec![data("/a")]));
     assert_eq!(asks_next(&effects), [], "there is no leader to ask");
 }
 
@@ -125,10 +125,10 @@ fn next_value_without_an_answer_is_not_asked_for_again() {
 #[test]
 fn next_value_is_awaited_for_a_limited_time() {
     let (mut client, send_id) = asking();
-    assert_eq!(client.holder.next_reads_deadline(), Some(at(100).after(PUSH_WAIT_MAX)));
+    assert_eq!(client.holder.next_values_deadline(), Some(at(100).after(PUSH_WAIT_MAX)));
     client.now = at(100).after(PUSH_WAIT_MAX);
     client.timeout(&[]);
-    assert_eq!(client.holder.next_reads_deadline(), None);
+    assert_eq!(client.holder.next_values_deadline(), None);
     let effects = client.answer(send_id, answer(Some(value(11)), Some(grant(4))));
     assert!(!effects.iter().any(|effect| matches!(effect, HolderEffect::Install { .. })), "{effects:?}");
     assert!(!client.may_serve("/a"), "the holder may have forgotten a later recall");
@@ -137,11 +137,11 @@ fn next_value_is_awaited_for_a_limited_time() {
 #[test]
 fn one_request_for_each_object_up_to_the_bound() {
     let (mut client, earlier) = asking();
-    let again = asks_next(&client.step(HolderInput::ReadNext(vec![data("/a")])));
+    let again = asks_next(&client.step(HolderInput::ReadNextValues(vec![data("/a")])));
     assert_eq!(again.len(), 1, "the reply to the earlier recall may be lost");
     assert_eq!(client.answer(earlier, answer(Some(value(11)), Some(grant(4)))), [], "the later one has replaced it");
     assert!(!client.may_serve("/a"));
-    let most = HolderBounds::DEFAULT.own_next_reads_max;
+    let most = HolderBounds::DEFAULT.own_next_values_max;
     let many = (0..most).map(|number| data(&format!("/b/{number}"))).collect();
-    assert_eq!(asks_next(&client.step(HolderInput::ReadNext(many))).len(), most - 1);
+    assert_eq!(asks_next(&client.step(HolderInput::ReadNextValues(many))).len(), most - 1);
 }

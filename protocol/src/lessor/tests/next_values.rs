@@ -19,7 +19,7 @@ impl World {
     }
 
     fn ask_next(&mut self, session: SessionId) -> Vec<LessorEffect> {
-        self.request(session, Body::ReadNext { object: data("/a"), lease: LeaseRequest::Returning })
+        self.request(session, Body::ReadNextValue { object: data("/a"), lease: LeaseRequest::Returning })
     }
 
     /// Proves all rounds.
@@ -128,7 +128,7 @@ fn next_value_recalls_no_write_lease() {
 }
 
 #[test]
-fn next_reads_end_with_their_session_and_with_the_leader() {
+fn next_values_end_with_their_session_and_with_the_leader() {
     for ends_leader in [true, false] {
         let mut world = World::updating();
         let (holder, _) = world.holder(&data("/a"));
@@ -145,17 +145,17 @@ fn next_reads_end_with_their_session_and_with_the_leader() {
 }
 
 #[test]
-fn next_reads_beyond_the_bounds_are_busy() {
+fn next_values_beyond_the_bounds_are_busy() {
     for of_session in [true, false] {
         let mut world = World::updating();
         let bounds = &mut world.lessor.config.bounds;
-        (bounds.next_reads_max, bounds.session_next_reads_max) = if of_session { (9, 1) } else { (1, 9) };
+        (bounds.next_values_max, bounds.session_next_values_max) = if of_session { (9, 1) } else { (1, 9) };
         let (holder, _) = world.holder(&data("/a"));
         let writer = world.session();
         world.write(writer, put("/a", b"1"));
         world.write(writer, put("/b", b"1"));
         assert_eq!(world.ask_next(holder), []);
-        let effects = world.request(holder, Body::ReadNext { object: data("/b"), lease: LeaseRequest::Returning });
+        let effects = world.request(holder, Body::ReadNextValue { object: data("/b"), lease: LeaseRequest::Returning });
         let refusal = Refusal::Busy { what: "reads of next values".to_owned(), got: 1, most: 1 };
         assert_eq!(result(&effects), Err(refusal));
     }
@@ -181,7 +181,7 @@ fn later_write_does_not_prolong_the_wait() {
 }
 
 #[test]
-fn reads_of_applications_go_before_next_reads() {
+fn reads_of_applications_go_before_next_values() {
     let mut world = World::updating();
     world.lessor.config.bounds.reads_per_step = 1;
     let holders: Vec<_> = (0..3).map(|_| world.holder(&data("/a")).0).collect();

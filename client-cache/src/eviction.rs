@@ -39,7 +39,7 @@ const SAMPLES_MAX: usize = 1024;
 
 /// moka's value for a copy.
 #[derive(Debug, Clone, Copy)]
-struct PolicyEntry {
+struct EvictionEntry {
     installation: u64,
     weight: u32,
 }
@@ -60,24 +60,24 @@ struct HitSamples {
     is_full: AtomicBool,
 }
 
-/// The policy.
+/// Chooses which copies to evict.
 #[derive(Debug)]
-pub(crate) struct Policy {
-    moka: Cache<Object, PolicyEntry, RandomState>,
+pub(crate) struct EvictionPolicy {
+    moka: Cache<Object, EvictionEntry, RandomState>,
     queue: Arc<EvictionQueue>,
     samples: HitSamples,
 }
 
-impl Policy {
-    /// A policy for copies of at most `capacity_bytes`.
+impl EvictionPolicy {
+    /// For copies of at most `capacity_bytes` in total.
     pub(crate) fn new(capacity_bytes: u64) -> Self {
         let queue = Arc::new(EvictionQueue::default());
         let unwanted = Arc::clone(&queue);
         let moka = Cache::builder()
             // With a capacity of 0, moka would not record any copy.
             .max_capacity(capacity_bytes.max(1))
-            .weigher(|_: &Object, token: &PolicyEntry| token.weight)
-            .eviction_listener(move |object: Arc<Object>, token: PolicyEntry, cause| {
+            .weigher(|_: &Object, token: &EvictionEntry| token.weight)
+            .eviction_listener(move |object: Arc<Object>, token: EvictionEntry, cause| {
                 if cause != RemovalCause::Replaced {
                     unwanted.unwanted.lock().push_back(((*object).clone(), token.installation));
                     unwanted.has_some.store(true, Relaxed);
@@ -91,7 +91,7 @@ impl Policy {
 
     /// Records a new copy, which replaces any other copy of the object.
     pub(crate) fn installed(&self, object: &Object, installation: u64, weight: u32) {
-        self.moka.insert(object.clone(), PolicyEntry { installation, weight });
+        self.moka.insert(object.clone(), EvictionEntry { installation, weight });
     }
 
     /// Removes the object: it has no copy.
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_exceeds_the_capacity_is_unwanted() {
-        let policy = Policy::new(1000);
+        let policy = EvictionPolicy::new(1000);
         for i in 0..100 {
             policy.installed(&object(i), i, 100);
             policy.housekeep();
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn replacing_is_not_eviction() {
-        let policy = Policy::new(1000);
+        let policy = EvictionPolicy::new(1000);
         policy.installed(&object(1), 1, 100);
         policy.installed(&object(1), 2, 100);
         policy.housekeep();
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn about_one_hit_in_sixty_four_is_sampled_up_to_the_bound() {
-        let policy = Policy::new(1000);
+        let policy = EvictionPolicy::new(1000);
         let path = NodePath::root();
         for count in 0..6400 {
             policy.served(ObjectKind::Data, &path, count);
