@@ -55,12 +55,16 @@ pub(super) struct RequestInFlight {
     pub(super) purpose: Purpose,
     /// Whether the server owes the answer [at once](crate::message::Body::is_nonblocking).
     pub(super) is_quick: bool,
+    /// Whether the answer renews the session or a volume lease, and the next attempt to renew waits
+    /// for it.
+    pub(super) renews: bool,
     pub(super) consents: Vec<Stamp>,
     pub(super) returns: Vec<Return>,
 }
 
 /// The most heartbeats in flight: more than a client sends within one term. Beyond it, the oldest
-/// is abandoned.
+/// is abandoned. A cancelled request that renews leases counts as a heartbeat, but takes the place
+/// of none.
 const HEARTBEATS_MAX: usize = 16;
 
 /// All requests in flight.
@@ -122,6 +126,22 @@ impl RequestsInFlight {
             self.heartbeats.retain(|other| *other != send_id);
         }
         Some(flight)
+    }
+
+    /// Ends the send id of a cancelled request. If the request renews leases, its answer still
+    /// does: otherwise an application that cancels all its calls would lose its leases, because
+    /// each call postpones the next attempt to renew.
+    pub(super) fn cancel(&mut self, send_id: SendId) {
+        if let Some(flight) = self.end(send_id)
+            && flight.renews
+            && self.heartbeats.len() < HEARTBEATS_MAX
+        {
+            self.heartbeats.push_back(send_id);
+            if flight.is_quick {
+                self.quick.insert(send_id);
+            }
+            self.live.insert(send_id, RequestInFlight { purpose: Purpose::Heartbeat, ..flight });
+        }
     }
 
     /// Ends all send ids. Returns the purposes in the order of sending.
@@ -191,7 +211,14 @@ mod tests {
         let start = |flights: &mut RequestsInFlight| {
             let purpose = Purpose::Heartbeat;
             let (consents, returns) = (Vec::new(), Vec::new());
-            flights.start(RequestInFlight { sent: Instant::ZERO, purpose, is_quick: true, consents, returns })
+            flights.start(RequestInFlight {
+                sent: Instant::ZERO,
+                purpose,
+                is_quick: true,
+                renews: true,
+                consents,
+                returns,
+            })
         };
         let live = |flights: &RequestsInFlight| flights.iter().map(|(send_id, _)| send_id.0).collect::<Vec<_>>();
         let all: Vec<SendId> = (0..heartbeats_max).map(|_| start(&mut flights)).collect();

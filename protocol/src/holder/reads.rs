@@ -406,7 +406,7 @@ impl Holder {
         fetch.joined.retain(|other| *other != read);
         if fetch.began.is_empty() && fetch.joined.is_empty() {
             if let FetchStage::Sent(send_id) = fetch.stage {
-                self.in_flight.end(send_id);
+                self.in_flight.cancel(send_id);
             }
             self.reads.fetches.remove(&object);
             self.send_queue.settle(&Purpose::Read(object));

@@ -85,12 +85,14 @@ impl Holder {
     /// Sends a request, with renewals, consents and returns in its header.
     pub(super) fn send(&mut self, purpose: Purpose, body: Body, reason: RenewalReason<'_>, now: Instant) -> SendId {
         let is_quick = body.is_nonblocking();
+        let renews_session = self.session.as_ref().is_some_and(|session| session.pace.piggyback_from() <= now);
         let mut header = self.header(&purpose, is_quick, reason, now);
+        let renews = is_quick && (renews_session || !header.renew.is_empty());
         if let Purpose::Write(write) = &purpose {
             header.sequence = self.writes.sequence(*write).unwrap_or(header.sequence);
         }
         let (consents, returns) = (header.consents.clone(), header.returns.clone());
-        let flight = RequestInFlight { sent: now, purpose, is_quick, consents, returns };
+        let flight = RequestInFlight { sent: now, purpose, is_quick, renews, consents, returns };
         let send_id = self.in_flight.start(flight);
         self.effects.push(HolderEffect::Send { send_id, request: Request { header, body } });
         send_id

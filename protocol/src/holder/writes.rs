@@ -407,7 +407,7 @@ impl Holder {
         }
         let Some(pending) = self.end_write(write_id) else { return };
         if let Some(send_id) = pending.send_id {
-            self.in_flight.end(send_id);
+            self.in_flight.cancel(send_id);
         }
         let was_sent = pending.sendings > 0;
         if !was_sent {
@@ -425,7 +425,7 @@ impl Holder {
     /// Ends a write whose outcome no longer matters.
     pub(super) fn forget_write(&mut self, write_id: WriteId) {
         if let Some(send_id) = self.end_write(write_id).and_then(|pending| pending.send_id) {
-            self.in_flight.end(send_id);
+            self.in_flight.cancel(send_id);
         }
     }
 

@@ -155,6 +155,40 @@ fn nodes_and_locks_are_renewed_ahead_in_each_mode() {
     }
 }
 
+/// Each read is cancelled before its answer comes. The reads carry the renewals, so that no
+/// heartbeat is due.
+#[test]
+fn application_that_cancels_all_its_reads_keeps_its_leases() {
+    for mode in [RenewalMode::Ahead, RenewalMode::OnDemand, RenewalMode::Never] {
+        let mut client = Client::renewing(mode);
+        let volume = client.holder.volumes.learn(&NodePath::root());
+        volume.attached.insert(path("/node"), AttachedNode { incarnation: Incarnation(1), revision: Revision(10) });
+        let mut renewing = 0;
+        for number in 10..1_000 {
+            let mut asked = requests(&client.read(number, "/b"));
+            client.now = client.now.after(Duration::from_millis(50));
+            asked.extend(requests(&client.timeout(&[])));
+            asked.extend(requests(&client.step(HolderInput::CancelRead(ReadId(number)))));
+            client.now = client.now.after(Duration::from_millis(10));
+            for (send_id, request) in asked {
+                let answered = match &request.body {
+                    Body::Heartbeat(_) => Answer::ReportReceived,
+                    _ => answer(Some(value(9)), None),
+                };
+                if request.header.renew.is_empty() {
+                    client.answer(send_id, answered);
+                } else {
+                    renewing += 1;
+                    client.answer_renewing(send_id, answered);
+                }
+            }
+            client.now = client.now.after(Duration::from_millis(40));
+            assert!(client.holder.volume_remaining(&NodePath::root(), client.now) > Duration::ZERO, "{mode:?}");
+        }
+        assert!(renewing > 0, "{mode:?}");
+    }
+}
+
 /// The lease may have been extended meanwhile, with the node. So the holder first asks for it.
 #[test]
 fn lease_that_may_get_a_node_is_renewed_in_each_mode() {
