@@ -12,7 +12,6 @@ use tokio::sync::watch;
 
 use crate::{
     cache_counters::VolumeCacheStats,
-    connection,
     driver::Driver,
     error::{ConnectError, InspectError},
     options::Options,
@@ -61,7 +60,8 @@ impl Drop for Handle {
 
 impl Client {
     /// Connects to a server and opens a session. The client's tasks run on the current tokio
-    /// runtime, and end with the client.
+    /// runtime, and end with the client. Calls may come from any thread and any runtime. When the
+    /// runtime of the client's tasks ends, the client is closed.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -87,8 +87,7 @@ impl Client {
         let (after, is_lazy) = (options.timeout, options.is_lazy);
         let driver = Arc::new(Driver::new(options, rand::random_range(0..=1000)));
         let (mut state, mut reach) = (driver.status.state(), driver.status.reach());
-        tokio::spawn(connection::keep_connected(Arc::clone(&driver)));
-        tokio::spawn(Arc::clone(&driver).run_timer());
+        driver.start();
         let client = Self { handle: Arc::new(Handle { driver }) };
         if is_lazy {
             return Ok(client);
@@ -250,6 +249,6 @@ impl Client {
         driver.close();
         // Closed in any case. If no server answers in time, the leases end by themselves.
         let _ = tokio::time::timeout(self.timeout(None), driver.closed.cancelled()).await;
-        driver.closed.cancel();
+        driver.end();
     }
 }

@@ -7,6 +7,7 @@
 
 mod housekeeping;
 mod key_leases;
+mod lifetime;
 mod locks;
 mod step;
 mod waiting;
@@ -31,7 +32,10 @@ use leasehold_protocol::{
 };
 use leasehold_wire::LeaseholdClient;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, mpsc, oneshot, watch},
+};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::{
@@ -104,8 +108,7 @@ struct DriverCore {
     release_writes: HashMap<WriteId, PendingRelease>,
     /// The key leases that this client renews.
     key_leases: HashMap<LeaseId, KeyLeaseShared>,
-    /// For each registration: its node, and the token to cancel when the node's lease ends.
-    registration_leases: HashMap<u64, (NodePath, CancellationToken)>,
+    registration_leases: HashMap<u64, key_leases::WatchedRegistration>,
     /// The state of each lock, shared with its guard.
     locks: HashMap<LockId, (NodePath, LockCell)>,
     /// The channel for the changes of each watch.
@@ -132,6 +135,8 @@ pub(crate) struct Driver {
     /// The current connection, for requests that bypass the rules.
     pub(crate) connection: watch::Sender<Option<LeaseholdClient>>,
     pub(crate) pending_releases: PendingReleases,
+    /// The runtime of the client's tasks: the one that the client connected on.
+    runtime: Handle,
     /// Cancelled when the client is closed or its last handle is dropped. Then all tasks end.
     pub(crate) closed: CancellationToken,
     core: Mutex<DriverCore>,
@@ -169,6 +174,7 @@ impl Driver {
             status: Status::new(options.endpoints.clone()),
             connection: watch::Sender::new(None),
             pending_releases: PendingReleases::default(),
+            runtime: Handle::current(),
             closed: CancellationToken::new(),
             core: Mutex::new(core),
             timer: Notify::new(),
@@ -277,11 +283,6 @@ impl Driver {
     /// requests that bypass the rules.
     pub(crate) fn probe(&self) {
         self.step(&mut self.core.lock(), HolderInput::Probe);
-    }
-
-    /// The application closes the session.
-    pub(crate) fn close(&self) {
-        self.step(&mut self.core.lock(), HolderInput::Close);
     }
 
     pub(crate) fn session(&self) -> Option<SessionId> {
@@ -405,10 +406,12 @@ impl Driver {
                     refusal: refusal.map(Box::new),
                 });
             }
-            HolderEffect::AttachedNodesLost { nodes } => core.lose_registration_leases(|path| nodes.contains(path)),
+            HolderEffect::AttachedNodesLost { nodes } => {
+                nodes.iter().for_each(|(path, revision)| core.lose_registration_lease(path, *revision));
+            }
             HolderEffect::Connection(connection) => {
                 if let holder::ConnectionNews::Expired { .. } = connection {
-                    core.lose_registration_leases(|_| true);
+                    core.lose_registration_leases();
                 }
                 self.status.changed(connection.into());
             }
@@ -418,7 +421,7 @@ impl Driver {
             HolderEffect::WatchLost { watch, error } => core.end_watch(watch, error),
             HolderEffect::Closed => {
                 core.key_leases.drain().for_each(|(_, keeper)| keeper.end());
-                core.lose_registration_leases(|_| true);
+                core.lose_registration_leases();
                 self.status.changed(ConnectionState::Closed);
                 self.closed.cancel();
             }

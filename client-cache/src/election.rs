@@ -20,14 +20,14 @@ use std::{future::Future, time::Duration};
 
 use futures::future::BoxFuture;
 use leasehold_protocol::{
-    command::Attach,
+    command::{Attach, Write},
     id::{LockId, Revision, SessionId, Token},
     message::LockInfo,
     object::{Data, NodeOwner, Value},
     path::{NodePath, PathError},
     transaction::{Compare, Operation, Transaction},
 };
-use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use leaders::ElectedLeaders;
@@ -35,8 +35,9 @@ pub use leaders::ElectedLeaders;
 use crate::{
     call::given,
     client::Client,
-    error::{InspectError, LockError, ReadError},
+    error::{InspectError, LockError, ReadError, WriteError},
     lock::{HandOverError, LockBuilder, LockGuard, LockWait},
+    pending_release::PendingRelease,
 };
 
 /// A campaign that is about to begin: see [`Client::campaign`].
@@ -135,14 +136,12 @@ pub struct Leadership {
     token: Token,
     lost: CancellationToken,
     timeout: Option<Duration>,
-    /// The runtime of the task that releases a dropped leadership.
-    runtime: Handle,
 }
 
 impl Leadership {
     fn new(client: Client, lock: LockGuard, timeout: Option<Duration>) -> Self {
         let (path, token, lost) = (lock.path().clone(), lock.token(), lock.on_lost());
-        Self { lock: Some(lock), client, path, token, lost, timeout, runtime: Handle::current() }
+        Self { lock: Some(lock), client, path, token, lost, timeout }
     }
 
     /// The node of the election.
@@ -173,8 +172,8 @@ impl Leadership {
     ///
     /// [`LockError::Lost`] if the leadership was lost first.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, LockError> {
-        match self.lost.run_until_cancelled(work).await {
-            Some(done) => Ok(done),
+        match &self.lock {
+            Some(lock) => lock.run(work).await,
             None => Err(LockError::Lost { path: self.path.clone() }),
         }
     }
@@ -246,23 +245,32 @@ impl Leadership {
     /// # Errors
     ///
     /// [`LockError::Lost`] if the leadership had ended already. [`LockError::Write`] if no server
-    /// answered in time: then the node and the lock end with the client's lease at the latest.
+    /// answered in time. In that case, and if the future is dropped, the client continues until
+    /// the node is removed and the lock is released, or until its session ends.
     pub async fn resign(mut self) -> Result<(), LockError> {
         let Some(lock) = self.lock.take() else { return Ok(()) };
-        release_leadership(self.client.clone(), lock, self.token, self.timeout).await
+        let (path, after) = (Some(self.path.clone()), self.client.timeout(self.timeout));
+        let released = self.begin_release(lock);
+        match tokio::time::timeout(after, released).await {
+            Ok(Ok(released)) => released,
+            // The runtime of the client has ended.
+            Ok(Err(_)) => Err(LockError::Write(WriteError::SessionEnded { path })),
+            Err(_) => Err(LockError::Write(WriteError::TimedOut { path, after })),
+        }
+    }
+
+    /// Starts the task that ends the leadership. This client's next candidacy waits for it.
+    fn begin_release(&self, lock: LockGuard) -> JoinHandle<Result<(), LockError>> {
+        let driver = self.client.driver();
+        let pending_release = driver.pending_releases.begin(&self.path);
+        driver.spawn(release_leadership(self.client.clone(), lock, self.token, pending_release))
     }
 }
 
 impl Drop for Leadership {
     fn drop(&mut self) {
         if let Some(lock) = self.lock.take() {
-            let pending_release = self.client.driver().pending_releases.begin(&self.path);
-            let given_back = release_leadership(self.client.clone(), lock, self.token, self.timeout);
-            // If no server is reached, the lock and the node end with the lease.
-            self.runtime.spawn(async {
-                drop(given_back.await);
-                drop(pending_release);
-            });
+            drop(self.begin_release(lock));
         }
     }
 }
@@ -277,27 +285,33 @@ async fn delete_proclamation(client: &Client, path: &NodePath, token: Token, tim
     }
 }
 
-/// Removes the node first: after the release, the node could be the next leader's. If the
-/// leadership was lost, the driver has released the lock already. But the node may still be there,
-/// if its lease was renewed.
+/// Removes the node, and then releases the lock: after the release, the node could be the next
+/// leader's. The client repeats both requests until they are answered or its session has ended. If
+/// the leadership was lost, the driver has released the lock already. But the node may still be
+/// there, if its lease was renewed.
 async fn release_leadership(
     client: Client,
     lock: LockGuard,
     token: Token,
-    timeout: Option<Duration>,
+    _pending_release: PendingRelease,
 ) -> Result<(), LockError> {
     let path = lock.path().clone();
-    if lock.on_lost().is_cancelled() {
-        delete_proclamation(&client, &path, token, timeout).await;
-        return Err(LockError::Lost { path });
-    }
     let transaction = Transaction::new()
         .when(Compare::locked(path.clone(), token))
         .when(Compare::exists(path.clone()))
-        .then(Operation::delete(path));
-    let removed = client.transaction(transaction).timeout(client.timeout(timeout)).await;
+        .then(Operation::delete(path.clone()));
+    let lost = lock.on_lost();
+    let removal = async { client.driver().begin_release(&path, Write::Transaction(transaction)).await };
+    let Some(removed) = lost.run_until_cancelled(removal).await else {
+        delete_proclamation(&client, &path, token, None).await;
+        return Err(LockError::Lost { path });
+    };
     lock.release().await?;
-    removed.map(|_| ()).map_err(LockError::Write)
+    match removed {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(LockError::Write(crate::write::ended(error, Some(path)))),
+        Err(_) => Err(LockError::Write(WriteError::SessionEnded { path: Some(path) })),
+    }
 }
 
 impl Client {

@@ -3,7 +3,12 @@
 mod builder;
 mod request;
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+    time::Duration,
+};
 
 use leasehold_protocol::{
     command::{Write, WriteRefusal},
@@ -57,14 +62,14 @@ pub enum HandOverError<T> {
 ///
 /// # Guarantees
 ///
-/// While [`LockGuard::remaining`] is above zero, no other granted lock on the node is exclusive.
-/// If this lock is exclusive, no other lock on the node is granted. Other requests may wait.
+/// While [`LockGuard::remaining`] is above zero, no other granted lock on the node is exclusive. If
+/// this lock is exclusive, no other lock on the node is granted. Other requests may wait.
 ///
 /// The lock lives under the session's lease on the node's volume, which the client renews. If no
 /// server answers in time, this client's own clock ends the lock and cancels
-/// [`LockGuard::on_lost`]. The servers grant the node to another owner only after that. If this
-/// client reaches no server, they first wait until the lease and the volume's skew margin have
-/// passed on their own clock. A lost lock does not come back.
+/// [`LockGuard::on_lost`]. The servers grant the node to another owner only after the lock has
+/// ended by this client's clock. If this client reaches no server, they first wait until the lease
+/// and the volume's skew margin have passed on their own clock. A lost lock does not come back.
 ///
 /// # Late requests
 ///
@@ -116,13 +121,17 @@ impl LockGuard {
         self.client.driver().lock_remaining(self.id)
     }
 
-    /// Cancelled when the lock has ended or is no longer certain: by this client's own clock at the
-    /// latest. The lock does not become valid again.
+    /// Cancelled when the lock is released, dropped or lost, or is no longer certain: by this
+    /// client's own clock at the latest. The lock does not become valid again.
+    ///
+    /// If the machine was suspended past the end of the lock, this is cancelled up to a second
+    /// after it resumes. [`LockGuard::remaining`] is right at once.
     pub fn on_lost(&self) -> CancellationToken {
         self.lost.clone()
     }
 
-    /// Runs `work` until it ends or the lock is lost. Then `work` is dropped.
+    /// Runs `work` until it ends or the lock is lost. Then `work` is dropped. Once the lock has
+    /// ended by this client's clock, `work` is not polled again.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -137,10 +146,16 @@ impl LockGuard {
     ///
     /// [`LockError::Lost`] if the lock was lost first.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, LockError> {
-        match self.lost.run_until_cancelled(work).await {
-            Some(done) => Ok(done),
-            None => Err(LockError::Lost { path: self.path.clone() }),
-        }
+        let mut work = pin!(work);
+        let until_lost = poll_fn(|cx| {
+            // After the machine was suspended, the timer may notice the end up to a second late.
+            if self.remaining().is_zero() {
+                return Poll::Ready(None);
+            }
+            work.as_mut().poll(cx).map(Some)
+        });
+        let done = self.lost.run_until_cancelled(until_lost).await.flatten();
+        done.ok_or_else(|| LockError::Lost { path: self.path.clone() })
     }
 
     /// Whether another lock waits for the node, or another owner for an upgrade. Also true once
@@ -312,17 +327,21 @@ impl LockGuard {
     pub(crate) fn begin_release(&mut self) -> oneshot::Receiver<WriteOutcome> {
         self.is_released = true;
         let change = Write::Unlock { path: self.path.clone(), lock: self.id };
-        self.client.driver().begin_release(&self.path, change)
+        let outcome = self.client.driver().begin_release(&self.path, change);
+        // Another client may own the lock from now on, so what was to run under it must end.
+        self.lost.cancel();
+        outcome
     }
 }
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        self.client.driver().forget_lock(self.id);
         // A lost lock has been released already.
         if !self.is_released && !self.lost.is_cancelled() {
+            // The cell must still be there: it records a value that was not flushed.
             drop(self.begin_release());
         }
+        self.client.driver().forget_lock(self.id);
     }
 }
 

@@ -22,7 +22,7 @@ use leasehold_protocol::{
 use parking_lot::RwLock;
 use tokio::sync::{broadcast, watch};
 use tokio_util::{
-    sync::{CancellationToken, WaitForCancellationFutureOwned},
+    sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned},
     task::AbortOnDropHandle,
 };
 
@@ -94,7 +94,7 @@ impl Mirror {
     /// A node's data. `None` if the node does not exist at the mirror's revision, or if `path` is
     /// no path.
     pub fn get(&self, path: impl AsRef<str>) -> Option<Data> {
-        self.shared.snapshot.read().nodes.get(path.as_ref()).cloned()
+        self.shared.snapshot.read_recursive().nodes.get(path.as_ref()).cloned()
     }
 
     /// The names of a node's children, in order. None if `path` is no path.
@@ -108,14 +108,14 @@ impl Mirror {
     }
 
     /// Reads the whole subtree as of one revision. The mirror does not change meanwhile, so use a
-    /// [copy](Mirror::snapshot) for long work.
+    /// [copy](Mirror::snapshot) for long work. `visit` may call the mirror's other methods.
     pub fn read<T>(&self, visit: impl FnOnce(&Subtree) -> T) -> T {
-        visit(&self.shared.snapshot.read())
+        visit(&self.shared.snapshot.read_recursive())
     }
 
     /// A copy of the whole subtree as of one revision. Values are shared, not copied.
     pub fn snapshot(&self) -> Subtree {
-        self.shared.snapshot.read().clone()
+        self.shared.snapshot.read_recursive().clone()
     }
 
     /// The revision of the mirror: it shows all changes up to this one, and none after it.
@@ -138,12 +138,12 @@ impl Mirror {
     pub fn changes(&self) -> (Subtree, MirrorChanges) {
         // The writer unlocks the mirror before it reports a change. So a change may be both in the
         // copy and in the channel. [`MirrorChanges::next`] skips it by its revision.
-        let snapshot = self.shared.snapshot.read();
+        let snapshot = self.shared.snapshot.read_recursive();
         let told = self.shared.told.subscribe();
         (snapshot.clone(), MirrorChanges::new(snapshot.revision, told, Arc::clone(&self.shared)))
     }
 
-    /// Cancelled when the mirror stops because the client is closed.
+    /// Cancelled when the mirror stops: the client is closed, or the mirror is dropped.
     pub fn on_closed(&self) -> CancellationToken {
         self.shared.over.clone()
     }
@@ -181,7 +181,7 @@ impl MirrorChanges {
                 Poll::Ready(Ok(told)) => told,
                 Poll::Ready(Err(broadcast::error::RecvError::Lagged(_))) => {
                     self.told = PollReceiver::new(self.shared.told.subscribe());
-                    Mirrored::StartOver(self.shared.snapshot.read().revision)
+                    Mirrored::StartOver(self.shared.snapshot.read_recursive().revision)
                 }
                 Poll::Ready(Err(broadcast::error::RecvError::Closed)) => return Poll::Ready(None),
                 Poll::Pending => return self.over.as_mut().poll(cx).map(|()| None),
@@ -233,13 +233,16 @@ impl Client {
             told: broadcast::Sender::new(CHANGES_MAX),
             over: CancellationToken::new(),
         });
-        let task = tokio::spawn(follow(self.clone(), path, watch, Arc::clone(&shared)));
+        let over = shared.over.clone().drop_guard();
+        let task = self.driver().spawn(follow(self.clone(), path, watch, Arc::clone(&shared), over));
         Ok(Mirror { shared, _task: AbortOnDropHandle::new(task) })
     }
 }
 
 /// Follows the watch until the client is closed. Reads the subtree again if the watch ends.
-async fn follow(client: Client, path: NodePath, mut watch: Watch, shared: Arc<MirrorShared>) {
+///
+/// The mirror's changes end with `_over`: also if the task is dropped before it runs.
+async fn follow(client: Client, path: NodePath, mut watch: Watch, shared: Arc<MirrorShared>, _over: DropGuard) {
     loop {
         match watch.next().await {
             Ok(WatchItem::Change(change)) => shared.apply(change),
@@ -257,7 +260,6 @@ async fn follow(client: Client, path: NodePath, mut watch: Watch, shared: Arc<Mi
             }
         }
     }
-    shared.over.cancel();
 }
 
 /// `None` if the client is closed.

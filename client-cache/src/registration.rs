@@ -51,6 +51,7 @@ impl RegisterBuilder<'_> {
         let (number, lost) = client.driver().watch_registration_lease(&path);
         let registration_lease = RegistrationLease { driver: client.shared_driver(), number, lost };
         let revision = client.create_attached(&path, value, replace, client.timeout(timeout)).await?.revision;
+        registration_lease.set_revision(revision);
         Ok(Registration { client: client.clone(), path, epoch: revision, revision, registration_lease })
     }
 }
@@ -86,6 +87,12 @@ struct RegistrationLease {
     driver: Arc<Driver>,
     number: u64,
     lost: CancellationToken,
+}
+
+impl RegistrationLease {
+    fn set_revision(&self, put: Revision) {
+        self.driver.set_registration_revision(self.number, put);
+    }
 }
 
 impl Drop for RegistrationLease {
@@ -126,20 +133,19 @@ impl Registration {
         let put = self.client.put(&self.path, value).if_revision(self.revision).attach(Attach::Session);
         let written = put.await?;
         self.revision = written.revision;
+        self.registration_lease.set_revision(self.revision);
         Ok(written)
     }
 
     /// For how long the node's lease certainly lasts, even if no server answers.
     pub fn remaining(&self) -> Duration {
-        if self.registration_lease.lost.is_cancelled() {
-            Duration::ZERO
-        } else {
-            self.client.volume_remaining(&self.path)
-        }
+        // Read first: after a loss, it would be the remaining time of the next lease on the volume.
+        let remaining = self.client.volume_remaining(&self.path);
+        if self.registration_lease.lost.is_cancelled() { Duration::ZERO } else { remaining }
     }
 
     /// Cancelled when the node's lease has ended for good: a server says so, or the session has
-    /// expired.
+    /// expired. It reports nothing after this handle is dropped.
     ///
     /// Before that, this client's own clock may say that the lease is no longer certain. Then
     /// [`Registration::remaining`] is zero and the session is in *jeopardy* (see

@@ -3,7 +3,7 @@
 use std::{
     future::poll_fn,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use futures::Stream;
@@ -59,6 +59,8 @@ impl From<ConnectionNews> for ConnectionState {
 #[must_use = "nothing is received until this is polled"]
 pub struct Events {
     receiver: PollReceiver<ConnectionState>,
+    /// Whether the last change was [`ConnectionState::Closed`].
+    has_ended: bool,
 }
 
 /// Why there is no next change.
@@ -71,8 +73,8 @@ pub enum EventsError {
         /// The number of dropped changes.
         missed: u64,
     },
-    /// The client was dropped: there are no more changes.
-    #[error("the client is dropped")]
+    /// The client is closed or dropped: there are no more changes.
+    #[error("the client is closed")]
     Ended,
 }
 
@@ -88,10 +90,15 @@ impl Events {
     }
 
     fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Result<ConnectionState, EventsError>> {
-        self.receiver.poll_recv(cx).map_err(|error| match error {
+        if self.has_ended {
+            return Poll::Ready(Err(EventsError::Ended));
+        }
+        let change = ready!(self.receiver.poll_recv(cx));
+        self.has_ended = matches!(change, Ok(ConnectionState::Closed) | Err(broadcast::error::RecvError::Closed));
+        Poll::Ready(change.map_err(|error| match error {
             broadcast::error::RecvError::Lagged(missed) => EventsError::Missed { missed },
             broadcast::error::RecvError::Closed => EventsError::Ended,
-        })
+        }))
     }
 }
 
@@ -160,7 +167,7 @@ impl Status {
     }
 
     pub(crate) fn events(&self) -> Events {
-        Events { receiver: PollReceiver::new(self.events.subscribe()) }
+        Events { receiver: PollReceiver::new(self.events.subscribe()), has_ended: false }
     }
 
     pub(crate) fn reach(&self) -> watch::Receiver<ServerReach> {
@@ -240,6 +247,14 @@ mod tests {
         status.changed(ConnectionState::Closed);
         drop(status);
         assert_eq!(events.collect::<Vec<_>>().await, [Ok(ConnectionState::Closed)]);
+    }
+
+    #[tokio::test]
+    async fn events_stream_ends_when_the_client_is_closed() {
+        let status = Status::new(vec!["a:1".to_owned()]);
+        let events = status.events();
+        status.changed(ConnectionState::Closed);
+        assert_eq!(events.collect::<Vec<_>>().await, [Ok(ConnectionState::Closed)], "a clone of the client is left");
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ use leasehold_protocol::{
     object::{Stat, Value},
     path::{NodePath, PathError},
 };
-use tokio::{runtime::Handle, sync::watch, time::Instant};
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     client::Client,
@@ -65,8 +65,6 @@ pub struct WriteLease {
     cell: watch::Receiver<WriteLeaseCell>,
     /// The number of losses that were reported to the application.
     lost_told: AtomicU64,
-    /// The runtime of the task that releases a dropped write lease.
-    runtime: Handle,
 }
 
 /// A write lease that is about to be requested: see [`Client::write_lease`].
@@ -105,8 +103,8 @@ impl<'a> IntoFuture for WriteLeaseBuilder<'a> {
         Box::pin(async move {
             let timeout = self.lock.client.timeout(self.lock.timeout);
             let lock = self.lock.await?;
-            let (cell, lost_told, runtime) = (lock.write_lease_cell(), AtomicU64::new(0), Handle::current());
-            let lease = WriteLease { lock: Some(lock), cell, lost_told, runtime };
+            let (cell, lost_told) = (lock.write_lease_cell(), AtomicU64::new(0));
+            let lease = WriteLease { lock: Some(lock), cell, lost_told };
             lease.begin(0, FlushDeadline::new(timeout)).await?;
             Ok(lease)
         })
@@ -394,22 +392,20 @@ impl Drop for WriteLease {
             // The task keeps the client alive until it has finished.
             Some(lock) if !lock.on_lost().is_cancelled() => {
                 let pending_release = lock.client().driver().pending_releases.begin(lock.path());
-                self.runtime.spawn(flush_and_release(lock, self.cell.clone(), told, pending_release));
+                let client = lock.client().clone();
+                let warning = LossWarning { cell: self.cell.clone(), told };
+                client.driver().spawn(flush_and_release(warning, lock, pending_release));
             }
             // A lost lock has been released already.
-            _ => warn_of_loss(&self.cell, told),
+            _ => drop(LossWarning { cell: self.cell.clone(), told }),
         }
     }
 }
 
-/// Flushes the value and releases the lock, when nobody waits for that.
-async fn flush_and_release(
-    lock: LockGuard,
-    mut kept: watch::Receiver<WriteLeaseCell>,
-    told: u64,
-    pending_release: PendingRelease,
-) {
-    let (over, id) = (lock.on_lost(), lock.id());
+/// Flushes the value and releases the lock, when nobody waits for that. `warning` is the first
+/// parameter, so it is dropped last, after the lock.
+async fn flush_and_release(warning: LossWarning, lock: LockGuard, pending_release: PendingRelease) {
+    let (mut kept, over, id) = (warning.cell.clone(), lock.on_lost(), lock.id());
     loop {
         kept.mark_unchanged();
         lock.client().driver().release_write_lease(id);
@@ -421,7 +417,6 @@ async fn flush_and_release(
             () = over.cancelled() => {}
         }
     }
-    warn_of_loss(&kept, told);
     if !over.is_cancelled() {
         // If no server answers, the lock ends with the client's lease.
         let _ = lock.release().await;
@@ -429,10 +424,18 @@ async fn flush_and_release(
     drop(pending_release);
 }
 
-/// Logs a loss that can no longer be returned to anybody.
-fn warn_of_loss(kept: &watch::Receiver<WriteLeaseCell>, told: u64) {
-    if let Some((_, lost)) = kept.borrow().lost.as_ref().filter(|(number, _)| *number > told) {
-        let (bytes, may_be_written) = (lost.value.len(), lost.may_be_written);
-        tracing::warn!(path = %lost.path, bytes, may_be_written, "a value that was set under a write lease, which was dropped since, was not flushed and is lost");
+/// Logs, when dropped, a loss that can no longer be returned to anybody.
+struct LossWarning {
+    cell: watch::Receiver<WriteLeaseCell>,
+    /// The number of losses that the application knows of.
+    told: u64,
+}
+
+impl Drop for LossWarning {
+    fn drop(&mut self) {
+        if let Some((_, lost)) = self.cell.borrow().lost.as_ref().filter(|(number, _)| *number > self.told) {
+            let (bytes, may_be_written) = (lost.value.len(), lost.may_be_written);
+            tracing::warn!(path = %lost.path, bytes, may_be_written, "a value that was set under a write lease, which was dropped since, was not flushed and is lost");
+        }
     }
 }

@@ -10,6 +10,8 @@ mod holds;
 mod inspect;
 #[path = "leases/mod.rs"]
 mod leases;
+#[path = "lifetimes/mod.rs"]
+mod lifetimes;
 #[path = "recipes/mod.rs"]
 mod recipes;
 // Shared with the tests of whole processes, which use more of it.

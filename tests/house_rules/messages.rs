@@ -47,7 +47,7 @@ const NOT_FOR_OPERATORS: &[(&str, &str, &str)] = &[
         "all clients must use the same numbers",
         "told to the program that uses the recipe",
     ),
-    ("client-cache/src/status.rs", "the client is dropped", "told to the program that listens"),
+    ("client-cache/src/status.rs", "the client is closed", "told to the program that listens"),
     ("server/src/raft/error.rs", "membership not changed", "told to a program that changes members"),
     ("server/src/store/directory.rs", " has it", "becomes the error of the start that names the process"),
 ];

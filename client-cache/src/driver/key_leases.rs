@@ -2,7 +2,7 @@
 
 use leasehold_protocol::{
     holder::HolderInput,
-    id::{Incarnation, LeaseId},
+    id::{Incarnation, LeaseId, Revision},
     path::NodePath,
     time::Instant,
 };
@@ -48,19 +48,38 @@ impl KeyLeaseShared {
     }
 }
 
+/// What the client knows about the lease of one registration.
+#[derive(Debug)]
+pub(super) struct WatchedRegistration {
+    path: NodePath,
+    /// The revision of the last put that attached the node. `None` before the first is answered.
+    put: Option<Revision>,
+    /// Puts of this node up to this revision attached it to a lease that has ended.
+    lost_through: Revision,
+    /// Cancelled when the node's lease ends.
+    lost: CancellationToken,
+}
+
+impl WatchedRegistration {
+    fn cancel_if_lost(&self) {
+        if self.put.is_some_and(|put| put <= self.lost_through) {
+            self.lost.cancel();
+        }
+    }
+}
+
 impl Driver {
     /// Renews the key lease from now on, for one more handle.
     pub(crate) fn start_keep_alive(&self, id: LeaseId) -> (u64, watch::Receiver<KeyLeaseState>, CancellationToken) {
         let mut core = self.core.lock();
-        let is_closed = self.closed.is_cancelled();
+        // The step comes first: it may find that the lease of earlier handles has ended.
+        self.step(&mut core, HolderInput::KeepAlive(id));
         let next = core.next_id();
         let keeper = core.key_leases.entry(id).or_insert_with(|| KeyLeaseShared::new(next));
         keeper.handles += 1;
         let handle = (keeper.number, keeper.state.subscribe(), keeper.lost.clone());
-        if is_closed {
+        if self.closed.is_cancelled() {
             core.lose_key_lease(id);
-        } else {
-            self.step(&mut core, HolderInput::KeepAlive(id));
         }
         handle
     }
@@ -71,18 +90,29 @@ impl Driver {
         let Some(keeper) = core.key_leases.get_mut(&id).filter(|keeper| keeper.number == number) else { return };
         keeper.handles = keeper.handles.saturating_sub(1);
         if keeper.handles == 0 {
-            core.key_leases.remove(&id);
+            core.lose_key_lease(id);
             self.step(&mut core, HolderInput::StopKeepAlive(id));
         }
     }
 
     /// Returns a token that is cancelled when the node's lease ends, and a number for
-    /// [`Driver::forget_registration_lease`].
+    /// [`Driver::set_registration_revision`] and [`Driver::forget_registration_lease`].
     pub(crate) fn watch_registration_lease(&self, path: &NodePath) -> (u64, CancellationToken) {
         let mut core = self.core.lock();
-        let (number, over) = (core.next_id(), CancellationToken::new());
-        core.registration_leases.insert(number, (path.clone(), over.clone()));
-        (number, over)
+        let (number, lost) = (core.next_id(), CancellationToken::new());
+        let watched =
+            WatchedRegistration { path: path.clone(), put: None, lost_through: Revision(0), lost: lost.clone() };
+        core.registration_leases.insert(number, watched);
+        (number, lost)
+    }
+
+    /// Records which put attached the node.
+    pub(crate) fn set_registration_revision(&self, number: u64, put: Revision) {
+        let mut core = self.core.lock();
+        if let Some(watched) = core.registration_leases.get_mut(&number) {
+            watched.put = Some(put);
+            watched.cancel_if_lost();
+        }
     }
 
     pub(crate) fn forget_registration_lease(&self, number: u64) {
@@ -97,10 +127,17 @@ impl DriverCore {
         }
     }
 
-    /// Notifies the handles of the nodes whose lease has ended.
-    pub(super) fn lose_registration_leases(&mut self, is_over: impl Fn(&NodePath) -> bool) {
-        for (_, (_, over)) in self.registration_leases.extract_if(|_, (path, _)| is_over(path)) {
-            over.cancel();
+    /// The lease that the node was attached to by the put of this revision has ended. A later
+    /// registration of the node is attached to a later lease.
+    pub(super) fn lose_registration_lease(&mut self, path: &NodePath, put: Revision) {
+        for watched in self.registration_leases.values_mut().filter(|watched| watched.path == *path) {
+            watched.lost_through = watched.lost_through.max(put);
+            watched.cancel_if_lost();
         }
+    }
+
+    /// The session has ended, with all its leases.
+    pub(super) fn lose_registration_leases(&mut self) {
+        self.registration_leases.drain().for_each(|(_, watched)| watched.lost.cancel());
     }
 }

@@ -4,7 +4,7 @@ use leasehold_protocol::{
     id::{Epoch, Incarnation, Revision, Stamp, VolumeGeneration},
     lease_policy::LeaseOffer,
     lease_policy::LeaseRequest,
-    message::{AcquiredVolume, Answer, Lapse, Promise, ReadAnswer, Revival},
+    message::{AcquiredVolume, Answer, KeepAliveResult, KeyLeasePromise, Lapse, Promise, ReadAnswer, Revival},
     object::Content,
 };
 
@@ -41,14 +41,20 @@ fn sent(orders: &mut mpsc::UnboundedReceiver<ConnectionOrder>) -> (SendId, Body)
     }
 }
 
-#[test]
-fn unleased_inner_volume_gets_no_remaining_from_outer_lease() {
-    let driver = Driver::new(Options::new(["nobody:1"]), 0);
+/// Opens and registers a session.
+fn registered(driver: &Driver) -> mpsc::UnboundedReceiver<ConnectionOrder> {
     let mut orders = driver.connected();
     let (open, _) = sent(&mut orders);
     driver.answered(open, response(Answer::Opened { session: SessionId(1), term: TERM }));
     let (register, _) = sent(&mut orders);
     driver.answered(register, response(Answer::Registered { coverings: Vec::new() }));
+    orders
+}
+
+#[tokio::test]
+async fn unleased_inner_volume_gets_no_remaining_from_outer_lease() {
+    let driver = Driver::new(Options::new(["nobody:1"]), 0);
+    let mut orders = registered(&driver);
     let mut reads = Vec::new();
     for (object, volume, incarnation) in [("/v/a", "/v", 1), ("/a", "/", 2)] {
         let (_read, _answer) = driver.read(Object::data(path(object)), LeaseRequest::Implicit);
@@ -74,4 +80,53 @@ fn unleased_inner_volume_gets_no_remaining_from_outer_lease() {
     driver.answered(reads[1], Response { lapses: vec![lapse], ..response(Answer::Read(read)) });
     assert_eq!(driver.volume_remaining(&path("/v/b")), Duration::ZERO, "it is in a volume of which no lease is held");
     assert!(driver.volume_remaining(&path("/b")) > Duration::ZERO);
+}
+
+/// The lease of the first handle has ended by this client's clock, and the timer has not noticed.
+#[tokio::test]
+async fn key_lease_that_ended_unnoticed_is_asked_for_again() {
+    let driver = Driver::new(Options::new(["nobody:1"]), 0);
+    let mut orders = registered(&driver);
+    let lease = LeaseId(7);
+    let (_, first, _) = driver.start_keep_alive(lease);
+    let (asked, body) = sent(&mut orders);
+    assert!(matches!(body, Body::KeepAlive { .. }), "{body:?}");
+    let promise = KeyLeasePromise {
+        id: lease,
+        incarnation: Incarnation(1),
+        ttl: Duration::from_secs(1),
+        result: KeepAliveResult::Renewed(Duration::from_millis(20)),
+    };
+    driver.answered(asked, response(Answer::KeptAlive(vec![promise])));
+    let KeyLeaseState::Until { until, .. } = *first.borrow() else { panic!("the lease is renewed") };
+    let mut checks = tokio::time::interval(Duration::from_millis(1));
+    while crate::clock::now() <= until {
+        checks.tick().await;
+    }
+    let (number, second, lost) = driver.start_keep_alive(lease);
+    assert_eq!((*first.borrow(), *second.borrow()), (KeyLeaseState::Lost, KeyLeaseState::Asked));
+    assert!(!lost.is_cancelled());
+    driver.stop_keep_alive(lease, number);
+    assert!(lost.is_cancelled(), "nobody renews it");
+    assert!(driver.core.lock().key_leases.is_empty());
+}
+
+#[tokio::test]
+async fn registration_is_not_lost_with_an_earlier_lease() {
+    let driver = Driver::new(Options::new(["nobody:1"]), 0);
+    let watched = || driver.watch_registration_lease(&path("/s"));
+    let ((first, first_lost), (second, second_lost), (_, unanswered)) = (watched(), watched(), watched());
+    driver.set_registration_revision(first, Revision(3));
+    driver.core.lock().lose_registration_lease(&path("/s"), Revision(3));
+    driver.set_registration_revision(second, Revision(5));
+    assert!(first_lost.is_cancelled() && !second_lost.is_cancelled() && !unanswered.is_cancelled());
+    driver.core.lock().lose_registration_lease(&path("/other"), Revision(5));
+    assert!(!second_lost.is_cancelled());
+    driver.core.lock().lose_registration_lease(&path("/s"), Revision(6));
+    assert!(second_lost.is_cancelled(), "an update has moved the node to a later revision");
+    // The loss is reported before the answer to the put.
+    let (late, late_lost) = driver.watch_registration_lease(&path("/s"));
+    driver.core.lock().lose_registration_lease(&path("/s"), Revision(9));
+    driver.set_registration_revision(late, Revision(9));
+    assert!(late_lost.is_cancelled());
 }

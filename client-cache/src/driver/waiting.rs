@@ -123,8 +123,8 @@ mod tests {
         Refusal::Busy { what: what.to_owned(), got, most }
     }
 
-    #[test]
-    fn writes_beyond_the_bound_are_refused_with_the_limit() {
+    #[tokio::test]
+    async fn writes_beyond_the_bound_are_refused_with_the_limit() {
         let driver = Driver::new(Options::new(["nobody:1"]), 0);
         let mut waiting: Vec<_> =
             (0..WRITES_MAX).map(|number| driver.write(Write::put(path(number), Default::default()))).collect();
@@ -136,8 +136,8 @@ mod tests {
         assert!(refused().is_err(), "there is room: it waits");
     }
 
-    #[test]
-    fn bytes_of_writes_are_bounded() {
+    #[tokio::test]
+    async fn bytes_of_writes_are_bounded() {
         let driver = Driver::new(Options::new(["nobody:1"]), 0);
         let large = || Write::put(path(0), vec![0; 1 << 20].into());
         let mut waiting = Vec::new();
@@ -157,8 +157,8 @@ mod tests {
         assert!(driver.write(large()).1.try_recv().is_err(), "there is room: it waits");
     }
 
-    #[test]
-    fn reads_beyond_the_bound_are_refused_with_the_limit() {
+    #[tokio::test]
+    async fn reads_beyond_the_bound_are_refused_with_the_limit() {
         let driver = Driver::new(Options::new(["nobody:1"]), 0);
         let waiting: Vec<_> =
             (0..READS_MAX).map(|number| driver.read(Object::data(path(number)), LeaseRequest::Implicit)).collect();

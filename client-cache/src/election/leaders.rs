@@ -21,8 +21,8 @@ use crate::{
 
 /// The leaders of one node, one after the other. See [`Client::observe`].
 ///
-/// It is a [`Stream`], which goes on after errors. [`ElectedLeaders::next`] is the same without the
-/// `Option`, and needs no import.
+/// It is a [`Stream`], which goes on after errors, and ends when the client is closed or if the
+/// path is bad. [`ElectedLeaders::next`] is the same without the `Option`, and needs no import.
 #[derive(Debug)]
 #[must_use = "nothing is received until this is polled"]
 pub struct ElectedLeaders {
@@ -31,6 +31,8 @@ pub struct ElectedLeaders {
     source: LeaderSource,
     /// The last leader that was reported.
     told: Option<ElectedLeader>,
+    /// Whether the stream has returned its last error.
+    has_ended: bool,
 }
 
 /// Where the next leader comes from.
@@ -44,7 +46,7 @@ enum LeaderSource {
 
 impl ElectedLeaders {
     pub(super) fn new(client: Client, path: GivenPath) -> Self {
-        Self { client, path, source: LeaderSource::Node(None), told: None }
+        Self { client, path, source: LeaderSource::Node(None), told: None, has_ended: false }
     }
 
     /// Waits for the next leader, or the leader's next value. The first call returns the current
@@ -89,7 +91,11 @@ impl ElectedLeaders {
                         self.source = LeaderSource::Node(None);
                         None
                     }
-                    Err(error) => return Poll::Ready(Err(error)),
+                    Err(error) => {
+                        // The watch has ended: read the node again at the next call.
+                        self.source = LeaderSource::Node(None);
+                        return Poll::Ready(Err(error));
+                    }
                 },
             };
             let is_news = |found: &ElectedLeader| self.told.as_ref().is_none_or(|told| told.revision < found.revision);
@@ -105,7 +111,12 @@ impl Stream for ElectedLeaders {
     type Item = Result<ElectedLeader, WatchError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_leader(cx).map(Some)
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let leader = ready!(self.poll_leader(cx));
+        self.has_ended = matches!(leader, Err(WatchError::Closed | WatchError::Path(_)));
+        Poll::Ready(Some(leader))
     }
 }
 

@@ -32,7 +32,8 @@ impl LockRequest {
         let pending_release = Arc::default();
         let driver = client.shared_driver();
         let (write_id, outcome) = driver.write(write);
-        tokio::spawn(take(driver, path.clone(), outcome, sender, Arc::clone(&pending_release)));
+        let taking = take(Arc::clone(&driver), path.clone(), outcome, sender, Arc::clone(&pending_release));
+        driver.spawn(taking);
         Self { client, path, write_id, answer, is_answered: false, pending_release }
     }
 

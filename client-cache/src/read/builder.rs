@@ -3,7 +3,7 @@
 use std::{
     future::{Future, IntoFuture},
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -128,7 +128,11 @@ impl<T> Future for ReadFuture<'_, T> {
                     Err(error) => return Poll::Ready(Err(ReadError::Path(error.clone()))),
                 };
                 let (kind, driver) = (read.kind, read.client.driver());
+                // A loop that only reads from memory must let other tasks run, such as the one that
+                // handles recalls.
+                let budget = ready!(tokio::task::coop::poll_proceed(cx));
                 if let Some(hit) = driver.cache.hit(kind, path) {
+                    budget.made_progress();
                     return Poll::Ready(Ok((read.convert)(Read::from_memory(hit))));
                 }
                 let (object, after) = (Object { path: path.clone(), kind }, read.client.timeout(read.timeout));

@@ -28,7 +28,7 @@ use leasehold_protocol::{
     path::{NodePath, PathError},
     transaction::{Compare, Operation, Relation, Transaction},
 };
-use tokio::{runtime::Handle, sync::oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::RecipeError;
@@ -74,8 +74,7 @@ pub(super) struct Party {
     lost: CancellationToken,
     /// Whether the node is known to exist.
     is_put: bool,
-    runtime: Handle,
-    /// Cancelled when the party is dropped.
+    /// Cancelled when the party leaves or is dropped.
     dropped: CancellationToken,
 }
 
@@ -147,7 +146,7 @@ impl Party {
     fn new(client: Client, node: NodePath, lock: LockGuard) -> Self {
         let lost = lock.on_lost();
         let dropped = CancellationToken::new();
-        Self { client, lock: Some(lock), node, lost, is_put: false, runtime: Handle::current(), dropped }
+        Self { client, lock: Some(lock), node, lost, is_put: false, dropped }
     }
 
     /// Starts a task that removes the node when the lock is lost. The node's lease may still be
@@ -155,10 +154,11 @@ impl Party {
     fn leave_when_over(&self) {
         let (client, at, removal) = (self.client.clone(), self.recipe_path(), removal(&self.node));
         let (over, dropped) = (self.on_lost(), self.dropped.clone());
-        self.runtime.spawn(async move {
+        self.client.driver().spawn(async move {
             tokio::select! {
-                () = over.cancelled() => drop(client.driver().begin_release(&at, removal)),
+                biased;
                 () = dropped.cancelled() => {}
+                () = over.cancelled() => drop(client.driver().begin_release(&at, removal)),
             }
         });
     }
@@ -217,6 +217,7 @@ impl Party {
 
     /// Leaves, and waits for the answer.
     pub(super) async fn leave(mut self) -> Result<(), LockError> {
+        self.dropped.cancel();
         let Some(lock) = self.lock.take() else { return Ok(()) };
         let after = self.client.driver().options.timeout;
         let (removed, path) = (self.remove(), Some(self.node.clone()));
@@ -254,7 +255,7 @@ impl Drop for Party {
         }
         let (client, at, removal) = (self.client.clone(), self.recipe_path(), removal(&self.node));
         let pending_release = client.driver().pending_releases.begin(&at);
-        self.runtime.spawn(async move {
+        self.client.driver().spawn(async move {
             // If the session has ended, so has the node.
             let _ = released.await;
             let _ = client.driver().begin_release(&at, removal).await;

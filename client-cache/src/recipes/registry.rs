@@ -70,8 +70,8 @@ pub enum MemberEvent {
 
 /// The members of a registry, and their changes.
 ///
-/// It is a [`Stream`], which goes on after errors. [`Members::next`] is the same without the
-/// `Option`, and needs no import.
+/// It is a [`Stream`], which goes on after errors, and ends when the client is closed.
+/// [`Members::next`] is the same without the `Option`, and needs no import.
 #[derive(Debug)]
 #[must_use = "nothing is received until this is polled"]
 pub struct Members {
@@ -83,6 +83,8 @@ pub struct Members {
     reading: Option<ReusableBoxFuture<'static, Result<MemberList, WatchError>>>,
     /// The events that are still to be reported.
     events: VecDeque<MemberEvent>,
+    /// Whether the stream has returned its last error.
+    has_ended: bool,
 }
 
 impl Registry {
@@ -105,7 +107,15 @@ impl Registry {
     pub async fn members(&self) -> Result<Members, WatchError> {
         let path = self.path()?.clone();
         let (now, watch) = list(self.client.clone(), path.clone()).await?;
-        Ok(Members { client: self.client.clone(), path, now, watch, reading: None, events: VecDeque::new() })
+        Ok(Members {
+            client: self.client.clone(),
+            path,
+            now,
+            watch,
+            reading: None,
+            events: VecDeque::new(),
+            has_ended: false,
+        })
     }
 
     fn path(&self) -> Result<&NodePath, PathError> {
@@ -151,19 +161,28 @@ impl Members {
                         self.watch = watch;
                         self.start_over(now);
                     }
-                    Err(error) => return Poll::Ready(Err(error)),
+                    Err(error) => {
+                        self.read_again();
+                        return Poll::Ready(Err(error));
+                    }
                 }
                 continue;
             }
             match ready!(self.watch.poll_item(cx)) {
                 Ok(WatchItem::Change(change)) => self.note(&change),
                 Ok(WatchItem::Progress(_)) => {}
-                Err(WatchError::Compacted { .. }) => {
-                    self.reading = Some(ReusableBoxFuture::new(list(self.client.clone(), self.path.clone())));
+                Err(WatchError::Compacted { .. }) => self.read_again(),
+                Err(error) => {
+                    self.read_again();
+                    return Poll::Ready(Err(error));
                 }
-                Err(error) => return Poll::Ready(Err(error)),
             }
         }
+    }
+
+    /// The watch has ended.
+    fn read_again(&mut self) {
+        self.reading = Some(ReusableBoxFuture::new(list(self.client.clone(), self.path.clone())));
     }
 
     /// All earlier events were reported before, so `self.now` is the state before this change.
@@ -193,7 +212,12 @@ impl Stream for Members {
     type Item = Result<MemberEvent, WatchError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_event(cx).map(Some)
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let event = ready!(self.poll_event(cx));
+        self.has_ended = event == Err(WatchError::Closed);
+        Poll::Ready(Some(event))
     }
 }
 

@@ -457,9 +457,9 @@ impl Leasehold for Service {
 
 async fn serve(shared: Arc<Shared>, stream: TcpStream) {
     let Ok(accepted) = accept(stream, Some(CLUSTER)).await else { return };
-    let (requests, callback, driver) = server_connection(accepted.stream);
+    let (requests, callback, task) = server_connection(accepted.stream);
     let mut work = JoinSet::new();
-    work.spawn(async { drop(driver.await) });
+    work.spawn(async { drop(task.await) });
     let service = Service { shared, callback };
     let mut requests = std::pin::pin!(BaseChannel::with_defaults(requests).execute(service.serve()));
     while let Some(request) = requests.next().await {

@@ -360,7 +360,7 @@ impl Holder {
         let volume = self.volumes.learn(top);
         volume.end_lease();
         let attached = std::mem::take(&mut volume.attached);
-        self.notify_attached_lost(attached.into_keys().collect());
+        self.notify_attached_lost(attached.into_iter().map(|(path, node)| (path, node.revision)).collect());
         self.notify_validity(top);
         self.holder_reports.remove(top);
         self.volumes.forget(top);

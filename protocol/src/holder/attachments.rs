@@ -134,7 +134,7 @@ impl Holder {
         });
         // The lease ended before the outcome arrived, or a later write removed the node.
         if !self.may_be_current_lease(&lease.volume, lease.incarnation) || self.removals.came_after(path, revision) {
-            return self.notify_attached_lost(vec![path.clone()]);
+            return self.notify_attached_lost(vec![(path.clone(), revision)]);
         }
         let node = AttachedNode { incarnation: lease.incarnation, revision };
         self.volumes.learn(&lease.volume).attached.insert(path.clone(), node);
@@ -160,10 +160,10 @@ impl Holder {
     pub(super) fn lose_attached_without_lease(&mut self, top: &NodePath) {
         let Some(volume) = self.volumes.get(top).filter(|volume| !volume.attached.is_empty()) else { return };
         let is_current = |node: &AttachedNode| self.may_be_current_lease(top, node.incarnation);
-        let lost = volume.attached.iter().filter(|(_, node)| !is_current(node)).map(|(path, _)| path.clone());
-        let lost: Vec<NodePath> = lost.collect();
+        let lost = volume.attached.iter().filter(|(_, node)| !is_current(node));
+        let lost: Vec<(NodePath, Revision)> = lost.map(|(path, node)| (path.clone(), node.revision)).collect();
         if let Some(volume) = self.volumes.get_mut(top) {
-            lost.iter().for_each(|path| {
+            lost.iter().for_each(|(path, _)| {
                 volume.attached.remove(path);
             });
         }
@@ -183,7 +183,7 @@ impl Holder {
     }
 
     /// Reports nodes whose lease has ended.
-    pub(super) fn notify_attached_lost(&mut self, nodes: Vec<NodePath>) {
+    pub(super) fn notify_attached_lost(&mut self, nodes: Vec<(NodePath, Revision)>) {
         if !nodes.is_empty() {
             self.effects.push(HolderEffect::AttachedNodesLost { nodes });
         }

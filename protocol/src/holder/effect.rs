@@ -130,8 +130,8 @@ pub enum HolderEffect {
     },
     /// The volume lease to which the session attached these nodes has ended.
     AttachedNodesLost {
-        /// The nodes.
-        nodes: Vec<NodePath>,
+        /// Each node, with the revision of the put that attached it.
+        nodes: Vec<(NodePath, Revision)>,
     },
     /// The status of a lock has changed since the last report, or since the outcome of its write.
     LockChanged {

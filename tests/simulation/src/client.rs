@@ -271,6 +271,7 @@ impl World {
             HolderEffect::Closed => self.closed(place),
             HolderEffect::ClockExcessChanged { excess } => self.clock_changed(place, excess),
             HolderEffect::AttachedNodesLost { nodes } => {
+                let nodes: Vec<NodePath> = nodes.into_iter().map(|(node, _)| node).collect();
                 self.clients[place].registrations.lost(&nodes);
                 self.tally.add("reports of lost nodes");
             }

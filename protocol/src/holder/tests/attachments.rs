@@ -29,8 +29,8 @@ fn written(revision: u64, volume: &str, incarnation: u64) -> Answer {
     }
 }
 
-fn node_lost(text: &str) -> HolderEffect {
-    HolderEffect::AttachedNodesLost { nodes: vec![path(text)] }
+fn node_lost(text: &str, revision: u64) -> HolderEffect {
+    HolderEffect::AttachedNodesLost { nodes: vec![(path(text), Revision(revision))] }
 }
 
 fn reports_lost_node(effects: &[HolderEffect]) -> bool {
@@ -77,7 +77,7 @@ fn node_put_under_replaced_lease_is_reported_lost() {
     let put = client.send(1, attached("/a"));
     assert!(!reports_lost_node(&client.replace_lease()));
     let effects = client.answer(put, written(30, "/", 1));
-    assert!(effects.contains(&node_lost("/a")), "the node was attached to the first lease: {effects:?}");
+    assert!(effects.contains(&node_lost("/a", 30)), "the node was attached to the first lease: {effects:?}");
     assert!(!client.has_attached("/", "/a"));
 }
 
@@ -114,7 +114,7 @@ fn put_answered_after_its_delete_is_reported_lost() {
     let other = client.send(2, attached("/c"));
     let delete = client.send(3, Write::Delete { path: path("/a"), recursive: true, condition: Condition::Any });
     client.answer(delete, written(32, "/", 1));
-    assert!(client.answer(put, written(30, "/", 1)).contains(&node_lost("/a/b")));
+    assert!(client.answer(put, written(30, "/", 1)).contains(&node_lost("/a/b", 30)));
     assert!(!reports_lost_node(&client.answer(other, written(31, "/", 1))), "the delete does not remove /c");
     assert!(!client.has_attached("/", "/a/b") && client.has_attached("/", "/c"));
 }
@@ -177,7 +177,7 @@ fn node_put_during_acquire_is_lost_with_the_old_lease() {
             false => client.answer(acquire, acquired("/", 2, 50)),
             true => client.refuse(acquire, Refusal::Busy { what: "leases".into(), got: 1, most: 1 }),
         };
-        assert!(effects.contains(&node_lost("/a")) && !client.has_attached("/", "/a"), "{effects:?}");
+        assert!(effects.contains(&node_lost("/a", 30)) && !client.has_attached("/", "/a"), "{effects:?}");
     }
 }
 
