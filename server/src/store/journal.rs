@@ -14,6 +14,8 @@
 //!   before them. If more was lost, there is a gap between both, and the replica does not start
 //!   (`ReplicaStartError::Gap`).
 //!
+//! Before that, it makes sure that it reads what is on the disk, and not only in the kernel's cache.
+//!
 //! The cut bytes are first saved to `DIR.cut`, with an fsync. The next cut replaces that file. So
 //! each database has one at most, no longer than a journal.
 //!
@@ -23,10 +25,13 @@ mod batch;
 mod tail;
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{self, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use self::{batch::Whole, tail::JournalTail};
 use super::directory;
@@ -49,6 +54,9 @@ pub(super) enum Synced {
 ///
 /// The journal cannot be read or cut, or is damaged where it cannot have been torn.
 pub(super) fn cut(dir: &Path, synced: Synced) -> io::Result<()> {
+    for path in journals(dir)?.values() {
+        read_from_disk(&File::open(path)?)?;
+    }
     let Some(path) = written_last(dir)? else { return Ok(()) };
     let mut file = File::options().read(true).write(true).open(&path)?;
     let (end, after) = whole_batches(&mut BufReader::new(&file))?;
@@ -81,6 +89,16 @@ pub(super) fn cut(dir: &Path, synced: Synced) -> io::Result<()> {
     file.sync_all()
 }
 
+/// Makes sure that what is read from now on is on the disk (S11). It may not be yet: a process that
+/// was killed has written batches without an fsync, and after a failed fsync the kernel still shows
+/// data that it will never write. If such a batch counted as durable, the replica would acknowledge
+/// it, and lose it in a crash of the machine.
+fn read_from_disk(journal: &File) -> io::Result<()> {
+    journal.sync_all()?;
+    // Now all pages count as written, so the kernel drops them, and reads the disk.
+    Ok(posix_fadvise(journal, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?)
+}
+
 /// Saves the bytes to be cut off in a file next to the database, with an fsync. Returns their path.
 fn keep(dir: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let (path, new) = (beside(dir, ".cut"), beside(dir, ".cut.new"));
@@ -100,16 +118,21 @@ fn beside(dir: &Path, ending: &str) -> PathBuf {
 
 /// The journal with the highest number.
 fn written_last(dir: &Path) -> io::Result<Option<PathBuf>> {
-    let mut last = None;
+    Ok(journals(dir)?.pop_last().map(|(_, path)| path))
+}
+
+/// The journals by number.
+fn journals(dir: &Path) -> io::Result<BTreeMap<u64, PathBuf>> {
+    let mut journals = BTreeMap::new();
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         let is_journal = path.extension().is_some_and(|extension| extension == "jnl");
         let number = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u64>().ok());
         if let Some(number) = number.filter(|_| is_journal) {
-            last = last.max(Some((number, path)));
+            journals.insert(number, path);
         }
     }
-    Ok(last.map(|(_, path)| path))
+    Ok(journals)
 }
 
 /// The length of the input up to its last byte that is not zero.

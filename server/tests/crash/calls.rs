@@ -76,6 +76,11 @@ fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Erro
 }
 
 impl Stores {
+    /// What the log has: its last entry and its vote.
+    pub(crate) fn content(&self) -> String {
+        format!("{:?}", self.log.last_and_vote())
+    }
+
     pub(crate) fn open(dir: &Path) -> io::Result<Self> {
         let poison = Poison::default();
         let log = LogStore::open(&dir.join("log"), &dir.join("durable-index"), poison.clone()).map_err(other)?;

@@ -23,6 +23,9 @@ pub(crate) const NOT_OPENED: i32 = 41;
 /// The exit status when a store has failed but still accepts calls.
 pub(crate) const ACCEPTED: i32 = 42;
 
+/// Begins the line of the standard error that says what the log had after a restart.
+pub(crate) const RESTARTED: &str = "restarted with ";
+
 /// Returns the history with this name.
 pub(crate) fn history(name: &str, seed: u64) -> Vec<Step> {
     match name {
@@ -71,7 +74,7 @@ async fn go_through(dir: &Path, steps: &[Step], mut acknowledged: File) {
             },
             (_, Some(mut open)) => {
                 if let Err(error) = open.carry_out(dir, &expected, step).await {
-                    fail(open, &error).await;
+                    fail(dir, open, &error).await;
                 }
                 Ok(open)
             }
@@ -85,14 +88,24 @@ async fn go_through(dir: &Path, steps: &[Step], mut acknowledged: File) {
     closed.unwrap_or_else(|error| end(FAILED, error));
 }
 
-/// A failed store must stay failed, and give the reason.
-async fn fail(mut stores: Stores, error: &std::io::Error) -> ! {
+/// A failed store must stay failed, and give the reason. Then the server is started again before
+/// the machine crashes. What the log has then, Raft may acknowledge without a further fsync, so it
+/// must be there after the crash.
+async fn fail(dir: &Path, mut stores: Stores, error: &std::io::Error) -> ! {
     let accepted = stores.accepted().await;
     if !accepted.is_empty() {
         end(ACCEPTED, format!("after {error}: still accepted: {accepted:?}"));
     }
     match stores.poison.check() {
-        Err(poisoned) => end(FAILED, poisoned),
+        Err(poisoned) => {
+            // A failed store may not close well.
+            let _ = stores.close().await;
+            let restarted = Stores::open(dir);
+            if let Ok(stores) = &restarted {
+                eprintln!("{RESTARTED}{}", stores.content());
+            }
+            end(FAILED, poisoned)
+        }
         Ok(()) => end(ACCEPTED, format!("after {error}: refused, but the node has not ended")),
     }
 }

@@ -8,7 +8,7 @@
  *   FAULTS_REPORT  a file: "at N OPERATION PATH" when it happens, "total N" at the end
  *
  *   eio      the call fails with EIO, once. What a failed fsync was to make durable never will be, whatever later ones
- *            say (as on Linux). When the process exits, the machine crashes too: all that is not durable is lost.
+ *            say (as on Linux). It can still be read, until the kernel is told to drop its pages. When the process exits, the machine crashes too: all that is not durable is lost.
  *   enospc   the call and all later ones that need space fail with ENOSPC.
  *   short    a write writes only half of what it was given, and says so. No error.
  *   kill     the process is killed before the call.
@@ -497,6 +497,23 @@ int fsync(int fd) {
 
 int fdatasync(int fd) {
     return sync_one("fdatasync", SYS_fdatasync, fd);
+}
+
+/* What a failed fsync has given up is in the pages only. */
+int posix_fadvise64(int fd, off_t offset, off_t length, int advice) {
+    char path[PATH_MAX];
+    if (advice == POSIX_FADV_DONTNEED && tracked(fd, path)) {
+        pthread_mutex_lock(&everything);
+        struct inode *inode = inode_of(fd);
+        for (struct undo *undo = latest; undo; undo = undo->earlier)
+            if (undo->inode == inode && undo->is_doomed && undo->change == CONTENT) undo_one(undo);
+        pthread_mutex_unlock(&everything);
+    }
+    return (int)-kernel(SYS_fadvise64, fd, offset, length, advice, 0);
+}
+
+int posix_fadvise(int fd, off_t offset, off_t length, int advice) {
+    return posix_fadvise64(fd, offset, length, advice);
 }
 
 static long open_at(int at, const char *path, int flags, mode_t mode) {

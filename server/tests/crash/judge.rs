@@ -54,6 +54,18 @@ pub(crate) async fn judge(dir: &Path, steps: &[Step], acknowledged: usize, seed:
     stores.close().await.map_err(|error| format!("afterwards: {error}"))
 }
 
+/// Compares the log after the crash with what a restarted server had found in it before.
+pub(crate) async fn judge_restart(dir: &Path, restarted: &str) -> Result<(), String> {
+    let stores = Stores::open(dir).map_err(|error| format!("refused after a restart and a crash: {error}"))?;
+    let found = stores.content();
+    stores.close().await.map_err(|error| error.to_string())?;
+    if found == restarted {
+        Ok(())
+    } else {
+        Err(format!("a restarted server had {restarted}; after the crash: {found}"))
+    }
+}
+
 /// The content found; `None` if there is none, where that is allowed.
 async fn found_content(dir: &Path, steps: &[Step], acknowledged: usize) -> Result<Option<Expected>, String> {
     let before = steps[..acknowledged].iter().fold(Expected::default(), |expected, step| expected.after(step));

@@ -47,6 +47,9 @@ impl Point {
         let ended = self.run(&disk);
         let outcome = self.judge_end(&ended, steps).and_then(|()| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            if let Some(restarted) = ended.stderr.lines().find_map(|line| line.strip_prefix(child::RESTARTED)) {
+                runtime.block_on(judge::judge_restart(&disk.data(), restarted))?;
+            }
             runtime.block_on(judge::judge(&disk.data(), steps, ended.acknowledged.len(), self.seed))
         });
         outcome.map(|()| ended.at.clone()).map_err(|wrong| {
@@ -182,6 +185,8 @@ fn what_went_wrong_once_does_not_again() {
         // with all their content.
         ("ordinary", Fault::Lose, "fdatasync", 6, "the data directory"),
         ("ordinary", Fault::Lose, "log/0.jnl", 50, "the rows of a snapshot"),
+        // After a restart, the batch was read from the kernel's cache, and counted as durable.
+        ("ordinary", Fault::Eio, "fdatasync", 20, "a batch of the log whose fsync had failed"),
         // The replica continued as if its disk were not full.
         ("ordinary", Fault::Eio, "incoming-1", 1, "the file for a snapshot that is received"),
         ("ordinary", Fault::Enospc, "incoming-1", 2, "a piece of a snapshot that is received"),

@@ -400,7 +400,7 @@ fn nodes_attached_to_ended_lease_are_reported_removed() {
         Response { epoch: EPOCH, promises: vec![], lapses, clocks: None, result: Ok(Answer::ReportReceived) };
     let effects = client.respond(send_id, response);
     assert!(
-        effects.contains(&HolderEffect::AttachedNodesLost { nodes: vec![(path("/a"), Revision(0))] }),
+        effects.contains(&HolderEffect::AttachedNodesLost { nodes: vec![(path("/a"), Revision(30))] }),
         "{effects:?}"
     );
 }
