@@ -14,7 +14,8 @@
 //!   before them. If more was lost, there is a gap between both, and the replica does not start
 //!   (`ReplicaStartError::Gap`).
 //!
-//! Before that, it makes sure that it reads what is on the disk, and not only in the kernel's cache.
+//! Before that, it makes sure that it reads what is on the disk, and not only in the kernel's
+//! cache.
 //!
 //! The cut bytes are first saved to `DIR.cut`, with an fsync. The next cut replaces that file. So
 //! each database has one at most, no longer than a journal.
