@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Bound,
     time::Duration,
 };
 
@@ -169,21 +170,29 @@ fn volume_lease_holder(lease: &LeaseKey) -> Option<(&NodePath, SessionId)> {
 }
 
 /// The nearest volume at or above the path.
+///
+/// Volumes at and above a path sort before what is below it. So the last volume up to the path is
+/// the nearest, unless it is beside the path. Usually this takes one look-up, and at most one for
+/// each component.
 pub(super) fn volume_of<'a>(
     volumes: &'a BTreeMap<NodePath, VolumeRecord>,
     path: &NodePath,
 ) -> (&'a NodePath, &'a VolumeRecord) {
     let mut text = path.as_str();
     loop {
-        if let Some(found) = volumes.get_key_value(text) {
-            return found;
+        let up_to = (Bound::Unbounded, Bound::Included(text));
+        let last = volumes.range::<str, _>(up_to).next_back();
+        let (top, volume) = last.expect("the root is always a volume, and the first one");
+        if top.contains(path) {
+            return (top, volume);
         }
-        text = match text.rfind('/') {
+        // This volume is beside the path. Those above the path begin with no more than both have.
+        let common = top.as_str().bytes().zip(text.bytes()).take_while(|(one, other)| one == other).count();
+        text = match text.as_bytes()[..=common].iter().rposition(|byte| *byte == b'/') {
             Some(end) if end > 0 => &text[..end],
-            _ => break,
+            _ => "/",
         };
     }
-    volumes.first_key_value().expect("the root is always a volume, and the first one")
 }
 
 #[cfg(test)]
@@ -215,6 +224,26 @@ mod tests {
         assert_eq!(below("/"), ["/", "/a", "/a/b/c"]);
         assert_eq!(below("/a"), ["/a", "/a/b/c"]);
         assert_eq!(below("/a/b"), ["/a/b/c"]);
+    }
+
+    #[test]
+    fn volume_of_each_path_is_the_longest_above_it() {
+        // Some sort between a node and the nodes below it.
+        let names = ["a", "a-", "a0", "é", "ê"];
+        let below = |path: &NodePath| names.map(|name| path.child(name).expect("valid"));
+        let two: Vec<NodePath> =
+            below(&NodePath::root()).iter().flat_map(|one| [&below(one)[..], &[one.clone()]].concat()).collect();
+        let all: Vec<NodePath> = two.iter().flat_map(|two| [&below(two)[..], &[two.clone()]].concat()).collect();
+        let record = VolumeRecord::new(VolumeSettings::DEFAULT, Revision(0));
+        for step in 1..40 {
+            let tops = std::iter::once(NodePath::root()).chain(all.iter().step_by(step).cloned());
+            let volumes: BTreeMap<_, _> = tops.map(|top| (top, record.clone())).collect();
+            for path in &all {
+                let above = volumes.keys().filter(|top| top.contains(path));
+                let expected = above.max_by_key(|top| top.as_str().len());
+                assert_eq!(Some(volume_of(&volumes, path).0), expected, "{path} with every {step}th");
+            }
+        }
     }
 
     #[test]
