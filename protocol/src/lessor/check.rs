@@ -29,7 +29,7 @@ impl Lessor {
         self.recall_channels.values().try_for_each(RecallChannel::check)?;
         self.lease_ends.check()?;
         self.watches.check(state.revision())?;
-        self.awaited_locks.check()?;
+        self.awaited_locks.check(state)?;
         self.renewals.check()?;
         self.blocked_reads.check(self.config.bounds.blocked_reads_max, state)?;
         self.next_values.check(|object| self.writes.first_of(object), self.config.bounds.next_values_max)?;

@@ -1,13 +1,10 @@
 //! The inputs of a lessor: everything that its shell passes to it.
 
-use std::collections::BTreeSet;
-
 use crate::{
     command::Outcome,
     id::{Incarnation, RequestId},
     message::{Consent, DelayNotice, Request},
-    path::NodePath,
-    state::Applied,
+    state::{Applied, ChangedLocks},
 };
 
 /// An input of a lessor.
@@ -44,9 +41,9 @@ pub enum LessorInput {
         number: u64,
         /// The outcomes of its commands.
         outcomes: Vec<Outcome>,
-        /// The nodes whose locks changed:
-        /// [`Applied::nodes_with_changed_locks`](crate::state::Applied::nodes_with_changed_locks).
-        locks_changed: BTreeSet<NodePath>,
+        /// The locks that changed:
+        /// [`Applied::changed_locks`](crate::state::Applied::changed_locks).
+        locks_changed: ChangedLocks,
         /// The leases whose nodes became orphans:
         /// [`Applied::new_orphans`](crate::state::Applied::new_orphans).
         orphaned: Vec<Incarnation>,
@@ -58,7 +55,7 @@ pub enum LessorInput {
 impl LessorInput {
     /// The input for a proposal with this number, from the result of applying it.
     pub fn committed(number: u64, applied: Applied) -> Self {
-        let locks_changed = applied.nodes_with_changed_locks();
+        let locks_changed = applied.changed_locks();
         Self::Committed { number, outcomes: applied.outcomes, locks_changed, orphaned: applied.new_orphans }
     }
 }

@@ -13,29 +13,45 @@ use crate::{
     lock::LockStatus,
     message::{Answer, AwaitedLock, LockInfo, Refusal},
     path::NodePath,
-    state::State,
+    state::{ChangedLocks, State},
     work::CountVisits,
 };
 
 use super::{Lessor, Requester, StepContext};
 
 /// The waiting requests. Each session has at most one: a later request replaces an earlier one.
+///
+/// The indexes find the locks concerned by a change. So a change costs nothing for the other
+/// clients that share its node, and nothing for the other locks of their requests (S10b).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct AwaitedLocks {
-    requests: BTreeMap<SessionId, (Requester, Vec<AwaitedLock>)>,
-    by_path: BTreeSet<(NodePath, SessionId)>,
+    /// Each request with the locks that it names, apart from ended ones: these never change.
+    requests: BTreeMap<SessionId, (Requester, BTreeSet<LockId>)>,
+    /// The node and the known status of each of these locks.
+    by_lock: BTreeMap<(LockId, SessionId), (NodePath, LockStatus)>,
+    /// The granted ones, by whether they are contended. A new waiter changes the status of all
+    /// locks on its node that were not contended, although their own records stay the same.
+    by_contention: BTreeSet<(NodePath, bool, SessionId, LockId)>,
 }
 
 impl AwaitedLocks {
     fn insert(&mut self, requester: Requester, locks: Vec<AwaitedLock>) {
-        self.by_path.extend(locks.iter().map(|lock| (lock.path.clone(), requester.session)));
-        self.requests.insert(requester.session, (requester, locks));
+        let session = requester.session;
+        let locks: Vec<AwaitedLock> = locks.into_iter().filter(|lock| lock.known != LockStatus::Ended).collect();
+        self.requests.insert(session, (requester, locks.iter().map(|lock| lock.lock).collect()));
+        for AwaitedLock { path, lock, known } in locks {
+            self.by_contention.extend(contention(&path, known, session, lock));
+            self.by_lock.insert((lock, session), (path, known));
+        }
     }
 
     pub(super) fn remove(&mut self, session: SessionId) -> Option<Requester> {
         let (requester, locks) = self.requests.remove(&session)?;
         for lock in locks {
-            self.by_path.remove(&(lock.path, session));
+            let named = self.by_lock.remove(&(lock, session));
+            if let Some(entry) = named.and_then(|(path, known)| contention(&path, known, session, lock)) {
+                self.by_contention.remove(&entry);
+            }
         }
         Some(requester)
     }
@@ -45,39 +61,61 @@ impl AwaitedLocks {
     }
 
     #[cfg(test)]
-    pub(super) fn sizes(&self) -> [usize; 2] {
-        [self.requests.len(), self.by_path.len()]
+    pub(super) fn sizes(&self) -> [usize; 3] {
+        [self.requests.len(), self.by_lock.len(), self.by_contention.len()]
     }
 
-    /// Checks that `by_path` lists each request under exactly the nodes that it names.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let named = self
-            .requests
-            .iter()
-            .flat_map(|(session, (_, locks))| locks.iter().map(|lock| (lock.path.clone(), *session)));
-        if named.collect::<BTreeSet<_>>() == self.by_path {
+    /// Checks that the indexes list the locks of each request, and that each request waits for
+    /// changes.
+    pub(super) fn check(&self, state: &State) -> Result<(), String> {
+        for (lock, session) in self.by_lock.keys() {
+            if let Some(now) = self.changed(*session, *lock, state) {
+                return Err(format!("{session} waits for changes of {lock:?}, which has changed to {now:?}"));
+            }
+        }
+        let named = self.requests.iter().flat_map(|(id, (_, locks))| locks.iter().map(|lock| (*lock, *id)));
+        let contended = self.by_lock.iter();
+        let contended = contended.filter_map(|((lock, id), (path, known))| contention(path, *known, *id, *lock));
+        if named.collect::<BTreeSet<_>>() == self.by_lock.keys().copied().collect()
+            && contended.collect::<BTreeSet<_>>() == self.by_contention
+        {
             return Ok(());
         }
-        Err("the index by path does not match the waiting requests".to_owned())
+        Err("the indexes of awaited locks do not match the waiting requests".to_owned())
     }
 
-    fn on(&self, path: &NodePath) -> impl Iterator<Item = SessionId> {
-        self.by_path
-            .range((path.clone(), SessionId(0))..=(path.clone(), SessionId(u64::MAX)))
-            .counted()
-            .map(|(_, id)| *id)
+    /// The sessions that await this lock.
+    fn awaiting(&self, lock: LockId) -> impl Iterator<Item = (SessionId, LockId)> {
+        let found = self.by_lock.range((lock, SessionId(0))..=(lock, SessionId(u64::MAX))).counted();
+        found.map(|((lock, session), _)| (*session, *lock))
     }
 
-    /// The locks of a session's request whose status differs from the status in the request.
-    fn changed(&self, session: SessionId, state: &State) -> Vec<(LockId, LockStatus)> {
-        let locks = self.requests.get(&session).into_iter().flat_map(|(_, locks)| locks);
-        changed(locks, state)
+    /// The awaited granted locks on the node that are contended, or that are not, as their sessions
+    /// know.
+    fn known_as(&self, is_contended: bool, path: &NodePath) -> impl Iterator<Item = (SessionId, LockId)> {
+        let first = (path.clone(), is_contended, SessionId(0), LockId(0));
+        let last = (path.clone(), is_contended, SessionId(u64::MAX), LockId(u64::MAX));
+        self.by_contention.range(first..=last).counted().map(|(_, _, session, lock)| (*session, *lock))
+    }
+
+    /// The status of an awaited lock, if it differs from the status that the session knows.
+    fn changed(&self, session: SessionId, lock: LockId, state: &State) -> Option<LockStatus> {
+        let (path, known) = self.by_lock.get(&(lock, session))?;
+        Some(state.lock_status(path, lock)).filter(|now| now != known)
     }
 }
 
-fn changed<'a>(locks: impl IntoIterator<Item = &'a AwaitedLock>, state: &State) -> Vec<(LockId, LockStatus)> {
-    let now = locks.into_iter().map(|lock| (lock.lock, lock.known, state.lock_status(&lock.path, lock.lock)));
-    now.filter(|(_, reported, now)| reported != now).map(|(id, _, now)| (id, now)).collect()
+/// The entry of a granted lock in the index by contention.
+fn contention(
+    path: &NodePath,
+    known: LockStatus,
+    session: SessionId,
+    lock: LockId,
+) -> Option<(NodePath, bool, SessionId, LockId)> {
+    match known {
+        LockStatus::Granted { is_contended, .. } => Some((path.clone(), is_contended, session, lock)),
+        LockStatus::Waiting | LockStatus::Ended => None,
+    }
 }
 
 impl Lessor {
@@ -86,7 +124,9 @@ impl Lessor {
         if let Some(earlier) = self.awaited_locks.remove(requester.session) {
             self.reply_without_promises(&earlier, Ok(Answer::LockStatuses(Vec::new())), cx);
         }
-        let changed = changed(&locks, cx.state);
+        let now = locks.iter().map(|lock| (lock.lock, lock.known, cx.state.lock_status(&lock.path, lock.lock)));
+        let changed = now.filter(|(_, known, now)| known != now).map(|(id, _, now)| (id, now));
+        let changed: Vec<(LockId, LockStatus)> = changed.collect();
         if changed.is_empty() {
             self.awaited_locks.insert(requester, locks);
         } else {
@@ -94,27 +134,34 @@ impl Lessor {
         }
     }
 
-    /// Handles changes of the locks on these nodes: answers the requests concerned.
-    pub(super) fn handle_lock_changes(&mut self, paths: &BTreeSet<NodePath>, cx: &mut StepContext<'_>) {
-        self.unblock_reads(paths, cx);
-        for path in paths {
+    /// Handles changes of locks, by their nodes: answers the requests concerned.
+    pub(super) fn handle_lock_changes(&mut self, locks: &ChangedLocks, cx: &mut StepContext<'_>) {
+        self.unblock_reads(locks.keys(), cx);
+        let mut changed: BTreeMap<SessionId, BTreeMap<LockId, LockStatus>> = BTreeMap::new();
+        for (path, ids) in locks {
             self.start_lock_delays(path, cx.state);
-            let waiting: Vec<SessionId> = self.awaited_locks.on(path).collect();
-            for session in waiting {
-                let changed = self.awaited_locks.changed(session, cx.state);
-                if changed.is_empty() {
-                    continue;
+            // The waiter of an upgrade is contended if another lock waits. All other granted locks
+            // are contended alike.
+            let own = ids.iter().copied().chain(cx.state.upgrading_lock(path));
+            let own = own.flat_map(|id| self.awaited_locks.awaiting(id));
+            let was_contended = !cx.state.has_lock_waiter(path, None);
+            let others = self.awaited_locks.known_as(was_contended, path);
+            for (session, lock) in own.chain(others) {
+                if let Some(status) = self.awaited_locks.changed(session, lock, cx.state) {
+                    changed.entry(session).or_default().insert(lock, status);
                 }
-                if let Some(requester) = self.awaited_locks.remove(session) {
-                    self.reply(&requester, Ok(Answer::LockStatuses(changed)), cx);
-                }
+            }
+        }
+        for (session, statuses) in changed {
+            if let Some(requester) = self.awaited_locks.remove(session) {
+                self.reply(&requester, Ok(Answer::LockStatuses(statuses.into_iter().collect())), cx);
             }
         }
     }
 
     /// Records the ends of lock delays, which count from the entry that ended the lost lock.
     fn start_lock_delays(&mut self, path: &NodePath, state: &State) {
-        for (id, record) in state.locks_on(path).filter(|(_, record)| matches!(record.lease, LeaseKey::LockDelay(_))) {
+        for (id, record) in state.delayed_locks_on(path) {
             let key = LeaseKey::LockDelay(id);
             if let Some(lease) = state.lease(&key).filter(|_| self.lease_ends.get(&key).is_none()) {
                 let end = self.clock.ending_time().after(record.lock_delay).min(lease.horizon);

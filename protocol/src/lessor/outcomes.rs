@@ -1,9 +1,7 @@
 //! The steps that follow a proposal of this lessor, just after it was applied (S7, S7b, S9, T5,
 //! T6).
 
-use std::collections::BTreeSet;
-
-use crate::{command::Outcome, path::NodePath};
+use crate::{command::Outcome, state::ChangedLocks};
 
 use super::{Lessor, ProposalInFlight, ProposalReason, StepContext};
 
@@ -11,7 +9,7 @@ impl Lessor {
     pub(super) fn handle_committed(
         &mut self,
         number: u64,
-        (outcomes, locked): (Vec<Outcome>, &BTreeSet<NodePath>),
+        (outcomes, locked): (Vec<Outcome>, &ChangedLocks),
         cx: &mut StepContext<'_>,
     ) {
         self.handle_lock_changes(locked, cx);

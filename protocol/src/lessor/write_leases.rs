@@ -253,8 +253,12 @@ impl Lessor {
     /// The same entry may have begun another write lease. Its owner has no answer yet, so the state
     /// still has the node's value. The reads get this value without an object lease, and take
     /// effect before the new owner's first write.
-    pub(super) fn unblock_reads(&mut self, paths: &BTreeSet<NodePath>, cx: &mut StepContext<'_>) {
-        for path in paths {
+    pub(super) fn unblock_reads<'a>(
+        &mut self,
+        paths: impl Iterator<Item = &'a NodePath> + Clone,
+        cx: &mut StepContext<'_>,
+    ) {
+        for path in paths.clone() {
             let of_node = (path.clone(), SessionId(0), Stamp::default())..;
             let early_consents = self
                 .blocked_reads

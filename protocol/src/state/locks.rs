@@ -16,6 +16,7 @@
 //! earlier, by its own clock (T2, T3). With a lock delay (Chubby), the node stays taken for a
 //! while. The lost lock is then under a special lease, which is never renewed.
 
+mod node_locks;
 mod table;
 
 use std::{collections::BTreeSet, time::Duration};
@@ -32,6 +33,7 @@ use crate::{
     reached::{Bound, reached},
 };
 
+use node_locks::NodeLocks;
 pub(super) use table::LockTable;
 
 /// The most locks on one node, granted and waiting together.
@@ -91,12 +93,25 @@ impl State {
             None => LockStatus::Ended,
             Some((None, _)) => LockStatus::Waiting,
             Some((Some(token), mode)) => {
-                let waits = |(other, record): (LockId, &LockRecord)| {
-                    other != id && (record.token.is_none() || record.is_upgrading)
-                };
-                LockStatus::Granted { token, mode, is_contended: self.locks.on(path).any(waits) }
+                LockStatus::Granted { token, mode, is_contended: self.has_lock_waiter(path, Some(id)) }
             }
         }
+    }
+
+    /// Whether a lock on the node waits: to be granted, or for an upgrade. It ignores the lock
+    /// `except`.
+    pub fn has_lock_waiter(&self, path: &NodePath, except: Option<LockId>) -> bool {
+        self.locks.by_path.get(path).is_some_and(|locks| locks.has_waiter(except))
+    }
+
+    /// The lock on the node that is granted and waits for an upgrade.
+    pub fn upgrading_lock(&self, path: &NodePath) -> Option<LockId> {
+        self.locks.by_path.get(path).and_then(NodeLocks::upgrading)
+    }
+
+    /// The lost locks on a node that are in their lock delay.
+    pub fn delayed_locks_on<'a>(&'a self, path: &NodePath) -> impl Iterator<Item = (LockId, &'a LockRecord)> + use<'a> {
+        self.locks.delayed_on(path)
     }
 
     /// The session's volume lease for a lock on the node.
@@ -123,7 +138,7 @@ impl State {
     ) -> Result<(), WriteRefusal> {
         self.check_intended(session, path, &Attach::Session, intended)?;
         self.lease_for_lock(session, path)?;
-        let count = self.locks.by_path.get(path).map_or(0, BTreeSet::len) as u64;
+        let count = self.locks.by_path.get(path).map_or(0, NodeLocks::len) as u64;
         if count >= LOCKS_PER_NODE_MAX {
             reached(Bound::LocksPerNode);
             return Err(WriteRefusal::TooManyLocks { path: path.clone(), got: count, most: LOCKS_PER_NODE_MAX });
@@ -133,18 +148,16 @@ impl State {
 
     /// Whether a new lock is granted at once.
     fn is_grantable(&self, path: &NodePath, mode: LockMode) -> bool {
-        let can_join = |record: &LockRecord| {
-            record.token.is_some() && record.mode.is_compatible_with(mode) && !record.is_upgrading
-        };
-        self.locks.on(path).all(|(_, record)| can_join(record))
+        self.locks.by_path.get(path).is_none_or(|locks| locks.is_grantable(mode))
     }
 
-    /// The refusal that names a current owner. It ignores the lock `except`.
+    /// The refusal that names a current owner. It ignores the granted lock `except`.
     fn locked_refusal(&self, path: &NodePath, except: Option<LockId>) -> WriteRefusal {
-        let others = || self.locks.on(path).filter(|(id, _)| Some(*id) != except).map(|(_, record)| record);
-        let first = others().find_map(|record| record.token.map(|token| (record.session, token)));
-        let (owner, token) = first.unwrap_or_default();
-        let waiting = others().filter(|record| record.token.is_none()).count() as u64;
+        let locks = self.locks.by_path.get(path);
+        let first = locks.and_then(|locks| locks.first_granted(except)).and_then(|id| self.locks.rows.get(&id));
+        let owner = first.and_then(|(_, record)| record.token.map(|token| (record.session, token)));
+        let (owner, token) = owner.unwrap_or_default();
+        let waiting = locks.map_or(0, NodeLocks::waiting_count) as u64;
         WriteRefusal::Locked { path: path.clone(), owner, token, waiting }
     }
 
@@ -186,11 +199,15 @@ impl State {
         if mode == LockMode::Shared || record.mode == LockMode::Exclusive {
             return Ok(());
         }
-        let others = || self.locks.on(path).filter(|(other, record)| *other != id && record.token.is_some());
-        if others().any(|(_, other)| other.is_upgrading) {
+        let locks = self.locks.by_path.get(path);
+        if locks.is_some_and(|locks| locks.has_upgrade(id)) {
             return Err(WriteRefusal::UpgradePending { path: path.clone() });
         }
-        if wait || others().next().is_none() { Ok(()) } else { Err(self.locked_refusal(path, Some(id))) }
+        if wait || locks.and_then(|locks| locks.first_granted(Some(id))).is_none() {
+            Ok(())
+        } else {
+            Err(self.locked_refusal(path, Some(id)))
+        }
     }
 
     /// Requests a lock. The caller has checked the request.
@@ -230,13 +247,13 @@ impl State {
         mode: LockMode,
         touched: &mut Touched,
     ) -> Written {
-        if let Some((_, record)) = self.locks.rows.get_mut(&id) {
+        self.locks.update(id, |record| {
             record.is_upgrading = mode == LockMode::Exclusive && record.mode == LockMode::Shared;
             if mode == LockMode::Shared {
                 record.mode = mode;
             }
-            touched.insert(RowKey::Lock(id, path.clone()));
-        }
+        });
+        touched.insert(RowKey::Lock(id, path.clone()));
         if mode == LockMode::Shared {
             self.locks.set_write_lease(id, None);
         }
@@ -269,10 +286,11 @@ impl State {
         if self.check_own_lock(session, path, id)?.token.is_none() {
             return Err(WriteRefusal::LockNotGranted { path: path.clone(), lock: id });
         }
-        if self.locks.on(path).any(|(other, record)| other != id && record.token.is_some()) {
+        let locks = self.locks.by_path.get(path);
+        if locks.and_then(|locks| locks.first_granted(Some(id))).is_some() {
             return Err(self.locked_refusal(path, Some(id)));
         }
-        let waits = self.locks.on(path).any(|(other, record)| other == successor && record.token.is_none());
+        let waits = locks.is_some_and(|locks| locks.is_waiting(successor));
         if waits { Ok(()) } else { Err(WriteRefusal::SuccessorNotWaiting { path: path.clone(), successor }) }
     }
 
@@ -317,31 +335,19 @@ impl State {
 
     /// Grants each lock and upgrade that can be granted now.
     fn grant_locks(&mut self, path: &NodePath, touched: &mut Touched) {
-        while let Some(id) = self.next_grantable(path) {
+        while let Some(id) = self.locks.next_grantable(path) {
             let token = match self.locks.rows.get(&id).and_then(|(_, record)| record.token) {
                 Some(old) if self.planted.has(Bug::TokenKeptByUpgrade) => old,
                 _ => Token(self.next_lock_number()),
             };
-            let Some((_, mut record)) = self.locks.remove(id) else { return };
-            if record.is_upgrading {
-                (record.is_upgrading, record.mode) = (false, LockMode::Exclusive);
-            }
-            record.token = Some(token);
-            self.locks.insert(id, path.clone(), record);
+            self.locks.update(id, |record| {
+                if record.is_upgrading {
+                    (record.is_upgrading, record.mode) = (false, LockMode::Exclusive);
+                }
+                record.token = Some(token);
+            });
             touched.insert(RowKey::Lock(id, path.clone()));
         }
-    }
-
-    /// The next lock to grant. While an upgrade is pending, only that upgrade can be granted, and
-    /// only when its lock is the sole granted one. Without a pending upgrade, it is the first
-    /// waiter, if it is compatible with all granted locks.
-    fn next_grantable(&self, path: &NodePath) -> Option<LockId> {
-        let granted = || self.locks.on(path).filter(|(_, record)| record.token.is_some());
-        if let Some((id, _)) = granted().find(|(_, record)| record.is_upgrading) {
-            return granted().all(|(other, _)| other == id).then_some(id);
-        }
-        let (id, first) = self.locks.on(path).find(|(_, record)| record.token.is_none())?;
-        granted().all(|(_, record)| record.mode.is_compatible_with(first.mode)).then_some(id)
     }
 
     /// Ends all locks under a lease that the session itself ends. It has stopped using them.
@@ -432,7 +438,7 @@ impl State {
         {
             return Err(format!("lock {overtaking} on {path} is granted, and the earlier lock {first} waits"));
         }
-        match self.next_grantable(path) {
+        match self.locks.next_grantable(path) {
             Some(id) => Err(format!("lock {id} on {path} could be granted, and waits")),
             None => Ok(()),
         }

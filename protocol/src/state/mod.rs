@@ -148,16 +148,23 @@ pub struct Applied {
     pub new_orphans: Vec<Incarnation>,
 }
 
+/// Locks that an entry has granted, changed or ended, by their nodes.
+pub type ChangedLocks = BTreeMap<NodePath, BTreeSet<LockId>>;
+
 impl Applied {
-    /// The nodes whose locks have changed. The shell passes them to the lessor with the outcomes.
-    pub fn nodes_with_changed_locks(&self) -> BTreeSet<NodePath> {
+    /// The locks that have changed. The shell passes them to the lessor with the outcomes.
+    pub fn changed_locks(&self) -> ChangedLocks {
         // The rows of locks are adjacent.
         let first = self.changed_rows.partition_point(|key| *key < RowKey::Lock(LockId(0), NodePath::root()));
-        let paths = self.changed_rows[first..].iter().map_while(|key| match key {
-            RowKey::Lock(_, path) => Some(path.clone()),
+        let locks = self.changed_rows[first..].iter().map_while(|key| match key {
+            RowKey::Lock(id, path) => Some((path, *id)),
             _ => None,
         });
-        paths.collect()
+        let mut changed = ChangedLocks::new();
+        for (path, id) in locks {
+            changed.entry(path.clone()).or_default().insert(id);
+        }
+        changed
     }
 }
 

@@ -86,7 +86,7 @@ impl Oracle {
         let before_quotas = quotas::has_any(&self.truth).then(|| self.truth.clone());
         let before_revocations = named_revocations::has_any(proposal).then(|| self.truth.clone());
         let applied = self.truth.apply(index, proposal);
-        self.have_holds_changed = !applied.nodes_with_changed_locks().is_empty();
+        self.have_holds_changed = !applied.changed_locks().is_empty();
         let outcomes = applied.outcomes;
         self.truth.check()?;
         let (granted, late) = self.tokens.check(&self.truth, |id| waiting.contains(&id))?;

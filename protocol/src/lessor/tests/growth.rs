@@ -24,7 +24,7 @@ impl Lessor {
         let recalls = self.recall_channels.values().map(RecallChannel::sizes);
         let [unanswered, by_set, by_sent] =
             recalls.fold([0; 3], |sum: [usize; 3], one| std::array::from_fn(|place| sum[place] + one[place]));
-        let [awaiting, awaiting_by_path] = self.awaited_locks.sizes();
+        let [awaiting, awaited, awaited_by_contention] = self.awaited_locks.sizes();
         let [blocking_nodes, blocked_by_session, blocked, recalled, early_consents] = self.blocked_reads.sizes();
         let [watches, by_node, by_subtree, by_session, by_time, woken] = self.watches.sizes();
         let [outbox, lengths, bytes, ends] = self.proposal_queue.sizes();
@@ -39,7 +39,8 @@ impl Lessor {
             ("recalls by set", by_set),
             ("recalls by time", by_sent),
             ("requests that wait for locks", awaiting),
-            ("requests that wait for locks, by path", awaiting_by_path),
+            ("awaited locks", awaited),
+            ("awaited locks by contention", awaited_by_contention),
             ("orphans to purge", self.orphans.len()),
             ("reads", self.round_reads.len() + self.next_round_reads.len()),
             ("reads that wait for write leases", blocked),

@@ -6,13 +6,18 @@ use crate::{
     id::{LockId, Token},
     lock::{LockGrant, LockMode, LockStatus},
     message::{AwaitedLock, LockInfo},
+    work::take_visited,
 };
 
 use LockMode::{Exclusive, Shared};
 
 impl World {
     fn lock(&mut self, session: SessionId, mode: LockMode, delay: Duration) -> LockGrant {
-        self.write(session, Write::Lock { path: path("/a"), mode, wait: true, delay });
+        self.lock_at("/a", session, mode, delay)
+    }
+
+    fn lock_at(&mut self, at: &str, session: SessionId, mode: LockMode, delay: Duration) -> LockGrant {
+        self.write(session, Write::Lock { path: path(at), mode, wait: true, delay });
         match answer(&self.commit()) {
             Answer::Written { written: Written { lock: Some(grant), .. }, .. } => *grant,
             other => panic!("expected a lock, got {other:?}"),
@@ -210,4 +215,87 @@ fn lock_requests_beyond_limits_are_refused_with_numbers() {
     let effects = world.write(session, Write::Lock { path: path("/b"), mode: Shared, wait: true, delay });
     let error = crate::limits::LimitError::LockDelay { path: path("/b"), got: delay, most: Limits::DELAY_MAX };
     assert_eq!(result(&effects), Err(error.into()));
+}
+
+#[test]
+fn upgrading_owner_learns_that_the_last_waiter_left() {
+    let mut world = World::new();
+    let (first, one) = world.locker(Shared);
+    world.locker(Shared);
+    world.write(first, Write::ChangeLockMode { path: path("/a"), lock: one.lock, mode: Exclusive, wait: true });
+    world.commit();
+    let (waiter, waiting) = world.locker(Exclusive);
+    assert_eq!(world.await_lock(first, one.lock, granted(&one, true)), []);
+    world.write(waiter, Write::Unlock { path: path("/a"), lock: waiting.lock });
+    assert_eq!(reported(&world.commit()), [[(one.lock, granted(&one, false))]]);
+}
+
+/// Sessions that share a node, and as many others nodes. Each awaits changes of all its locks.
+struct Sharers {
+    world: World,
+    sharers: Vec<(SessionId, Vec<LockGrant>)>,
+}
+
+impl Sharers {
+    fn new(count: usize) -> Self {
+        let mut world = World { is_checked: false, ..World::new() };
+        let mut sharers = Vec::new();
+        for _ in 0..count {
+            let session = world.session();
+            world.acquire(session, None);
+            let nodes = ["/a", "/b", "/c", "/d"];
+            let grants = nodes.map(|at| world.lock_at(at, session, Shared, Duration::ZERO));
+            sharers.push((session, grants.to_vec()));
+        }
+        let mut sharers = Self { world, sharers };
+        sharers.await_all(false);
+        sharers.world.check();
+        sharers
+    }
+
+    fn await_all(&mut self, is_contended: bool) {
+        for (session, grants) in &self.sharers {
+            let known = |grant: &LockGrant| granted(grant, is_contended && grant.path == path("/a"));
+            let awaited =
+                |grant: &LockGrant| AwaitedLock { path: grant.path.clone(), lock: grant.lock, known: known(grant) };
+            let locks = grants.iter().map(awaited).collect();
+            assert_eq!(self.world.request(*session, Body::AwaitLocks { locks }), []);
+        }
+    }
+
+    /// How many sessions get a report of the change of a lock, and what the entry and its step
+    /// examine.
+    fn change(&mut self, session: SessionId, write: Write) -> (usize, u64) {
+        self.world.write(session, write);
+        let proposal = self.world.lessor.take_proposal(self.world.now).expect("the write");
+        take_visited();
+        let reports = reported(&self.world.apply(&proposal)).len();
+        let visited = take_visited();
+        self.world.check();
+        (reports, visited)
+    }
+}
+
+/// What an unlock examines that concerns no other session, and what the arrival and the departure
+/// of an exclusive waiter examine for each of the `count` sessions that share the node.
+fn visited_for_sharers(count: usize) -> [u64; 3] {
+    let mut sharers = Sharers::new(count + 1);
+    let (leaving, grants) = sharers.sharers.pop().expect("a session");
+    sharers.world.request(leaving, Body::AwaitLocks { locks: Vec::new() });
+    let (reports, unlock) = sharers.change(leaving, Write::Unlock { path: path("/a"), lock: grants[0].lock });
+    assert_eq!(reports, 0);
+    let write = Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay: Duration::ZERO };
+    let (reports, arrival) = sharers.change(leaving, write);
+    assert_eq!(reports, count);
+    sharers.await_all(true);
+    let waiter = sharers.world.state.locks_on(&path("/a")).last().expect("it waits").0;
+    let (reports, departure) = sharers.change(leaving, Write::Unlock { path: path("/a"), lock: waiter });
+    assert_eq!(reports, count);
+    [unlock, arrival / count as u64, departure / count as u64]
+}
+
+#[test]
+fn change_of_a_shared_node_examines_only_what_it_reports() {
+    let [few, many] = [20, 200].map(visited_for_sharers);
+    assert_eq!(many, few, "an unlock, and for each session the arrival and the departure of a waiter");
 }

@@ -5,18 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::LockRecord;
+use super::{LockRecord, node_locks::NodeLocks};
 use crate::{
     id::{Incarnation, LockId, SessionId, Token, WriteLeaseId},
     path::NodePath,
-    work::CountVisits,
+    work::{CountVisits, visit},
 };
 
 /// All locks. The indexes by path, lease and token are derived from `rows`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::state) struct LockTable {
     pub(in crate::state) rows: BTreeMap<LockId, (NodePath, LockRecord)>,
-    pub(in crate::state) by_path: BTreeMap<NodePath, BTreeSet<LockId>>,
+    pub(in crate::state) by_path: BTreeMap<NodePath, NodeLocks>,
     pub(in crate::state) by_lease: BTreeSet<(Incarnation, LockId)>,
     pub(in crate::state) by_token: BTreeMap<Token, LockId>,
     /// The locks that are write leases: at most one on a node.
@@ -35,7 +35,7 @@ impl LockTable {
     }
 
     pub(in crate::state) fn insert(&mut self, id: LockId, path: NodePath, record: LockRecord) {
-        self.by_path.entry(path.clone()).or_default().insert(id);
+        self.by_path.entry(path.clone()).or_default().insert(id, &record);
         self.by_lease.insert((record.incarnation, id));
         self.by_token.extend(record.token.map(|token| (token, id)));
         if record.write_lease.is_some() {
@@ -47,9 +47,9 @@ impl LockTable {
 
     pub(in crate::state) fn remove(&mut self, id: LockId) -> Option<(NodePath, LockRecord)> {
         let (path, record) = self.rows.remove(&id)?;
-        if let Some(ids) = self.by_path.get_mut(&path) {
-            ids.remove(&id);
-            if ids.is_empty() {
+        if let Some(locks) = self.by_path.get_mut(&path) {
+            locks.remove(id, &record);
+            if locks.is_empty() {
                 self.by_path.remove(&path);
             }
         }
@@ -62,6 +62,14 @@ impl LockTable {
             self.write_leases_by_session.remove(&(record.session, path.clone()));
         }
         Some((path, record))
+    }
+
+    /// Changes the record of a lock.
+    pub(in crate::state) fn update(&mut self, id: LockId, change: impl FnOnce(&mut LockRecord)) {
+        if let Some((path, mut record)) = self.remove(id) {
+            change(&mut record);
+            self.insert(id, path, record);
+        }
     }
 
     /// Makes a lock a write lease, or an ordinary lock again. Returns the node, or `None` if
@@ -90,7 +98,7 @@ impl LockTable {
 
     #[cfg(test)]
     pub(in crate::state) fn sizes(&self) -> [usize; 5] {
-        let by_path = self.by_path.values().map(BTreeSet::len).sum();
+        let by_path = self.by_path.values().map(NodeLocks::len).sum();
         [
             self.rows.len(),
             by_path,
@@ -105,11 +113,35 @@ impl LockTable {
         self.by_lease.range(range).counted().map(|(_, id)| *id)
     }
 
+    /// The locks on a node, in order of arrival.
     pub(in crate::state) fn on<'a>(
         &'a self,
         path: &NodePath,
     ) -> impl Iterator<Item = (LockId, &'a LockRecord)> + use<'a> {
-        let ids = self.by_path.get(path).into_iter().flatten();
+        let ids = self.by_path.get(path).into_iter().flat_map(NodeLocks::all);
         ids.counted().filter_map(|id| self.rows.get(id).map(|(_, record)| (*id, record)))
+    }
+
+    /// The lost locks on a node that are in their lock delay.
+    pub(in crate::state) fn delayed_on<'a>(
+        &'a self,
+        path: &NodePath,
+    ) -> impl Iterator<Item = (LockId, &'a LockRecord)> + use<'a> {
+        let ids = self.by_path.get(path).into_iter().flat_map(NodeLocks::delayed);
+        ids.counted().filter_map(|id| self.rows.get(id).map(|(_, record)| (*id, record)))
+    }
+
+    /// The next lock to grant. While an upgrade is pending, only that upgrade can be granted, and
+    /// only when its lock is the sole granted one. Without a pending upgrade, it is the first
+    /// waiter, if it is compatible with all granted locks.
+    pub(in crate::state) fn next_grantable(&self, path: &NodePath) -> Option<LockId> {
+        let locks = self.by_path.get(path)?;
+        visit(1);
+        if let Some(id) = locks.upgrading() {
+            return locks.has_sole_owner().then_some(id);
+        }
+        let id = locks.first_waiting()?;
+        let mode = self.rows.get(&id).map(|(_, record)| record.mode)?;
+        locks.is_compatible(mode).then_some(id)
     }
 }

@@ -1,9 +1,13 @@
 //! Locks are granted in order, beside compatible ones, under live leases.
 
-use super::{super::fixture::*, *};
+use super::{
+    super::{ChangedLocks, fixture::*},
+    *,
+};
 use crate::{
     command::{Command, Outcome, Write},
     transaction::{Compare, Operation, Transaction},
+    work::take_visited,
 };
 
 const ZERO: Duration = Duration::ZERO;
@@ -270,18 +274,21 @@ impl Waiters {
 }
 
 #[test]
-fn applied_entry_names_nodes_with_changed_locks() {
+fn applied_entry_names_changed_locks_by_node() {
     let mut waiters = Waiters::new(2);
-    waiters.lock(0, Exclusive);
-    waiters.lock(1, Exclusive);
+    let (first, _) = waiters.lock(0, Exclusive);
+    let (second, _) = waiters.lock(1, Exclusive);
     let write = lock("/b", Shared, true);
     let command = waiters.fixture.command(waiters.sessions[0], write);
-    assert_eq!(waiters.fixture.apply_command(command).nodes_with_changed_locks(), BTreeSet::from([path("/b")]));
+    let other = LockId(4);
+    let on = |at: &str, locks: &[LockId]| (path(at), locks.iter().copied().collect());
+    assert_eq!(waiters.fixture.apply_command(command).changed_locks(), ChangedLocks::from([on("/b", &[other])]));
     let lease = waiters.lease(0);
     let found = waiters.fixture.state.lease(&lease).expect("a lease");
     let (incarnation, horizon) = (found.incarnation, found.horizon);
     let applied = waiters.fixture.apply_command(Command::Expire { lease, incarnation, horizon });
-    assert_eq!(applied.nodes_with_changed_locks(), BTreeSet::from([path("/a"), path("/b")]));
+    let expected = ChangedLocks::from([on("/a", &[first, second]), on("/b", &[other])]);
+    assert_eq!(applied.changed_locks(), expected);
 }
 
 #[test]
@@ -404,4 +411,35 @@ fn waiter_whose_lease_ended_leaves_no_lock_delay() {
     let (other, _) = waiters.lock(1, Exclusive);
     waiters.expire(waiters.lease(0));
     assert!(waiters.token(other).is_some(), "a lock that was never granted has no lock delay");
+}
+
+/// What the release of an exclusive lock examines before `count` waiting readers.
+fn visited_by_release_before(count: u64) -> u64 {
+    let mut waiters = Waiters::new(1);
+    let (session, at) = (waiters.sessions[0], path("/a"));
+    let state = &mut waiters.fixture.state;
+    state.lock(session, &at, (Exclusive, ZERO), &mut Touched::default());
+    (0..count).for_each(|_| drop(state.lock(session, &at, (Shared, ZERO), &mut Touched::default())));
+    take_visited();
+    state.unlock(LockId(1), &mut Touched::default());
+    let visited = take_visited();
+    assert_eq!(state.locks_on(&at).filter(|(_, record)| record.token.is_some()).count() as u64, count);
+    visited
+}
+
+#[test]
+fn release_before_many_readers_grants_them_in_one_pass() {
+    assert_eq!([10, 1_000].map(|count| visited_by_release_before(count).div_ceil(count)), [2, 2]);
+}
+
+#[test]
+fn status_of_a_shared_lock_examines_no_other_lock() {
+    let mut waiters = Waiters::new(1);
+    let (session, at) = (waiters.sessions[0], path("/a"));
+    let state = &mut waiters.fixture.state;
+    (0..1_000).for_each(|_| drop(state.lock(session, &at, (Shared, ZERO), &mut Touched::default())));
+    take_visited();
+    let status = state.lock_status(&at, LockId(1));
+    assert!(matches!(status, LockStatus::Granted { is_contended: false, .. }), "{status:?}");
+    assert_eq!(take_visited(), 0);
 }

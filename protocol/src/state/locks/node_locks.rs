@@ -1,0 +1,122 @@
+//! The locks of one node.
+//!
+//! **Guarantees.** Whether a lock can be granted, and whether another lock waits for the node,
+//! takes no longer with many locks than with few: up to
+//! [`LOCKS_PER_NODE_MAX`](super::LOCKS_PER_NODE_MAX) clients may share a node, and each change of
+//! its locks asks this for each of them (S10b).
+
+use std::collections::BTreeSet;
+
+use super::LockRecord;
+use crate::{command::LeaseKey, id::LockId, lock::LockMode};
+
+/// The locks of one node, by their state. Derived from the rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(in crate::state) struct NodeLocks {
+    granted: BTreeSet<LockId>,
+    waiting: BTreeSet<LockId>,
+    /// The granted locks that wait to become exclusive: at most one.
+    upgrading: BTreeSet<LockId>,
+    /// The granted locks that are exclusive: at most one.
+    exclusive: BTreeSet<LockId>,
+    /// The lost locks in their lock delay.
+    delayed: BTreeSet<LockId>,
+}
+
+impl NodeLocks {
+    pub(super) fn insert(&mut self, id: LockId, record: &LockRecord) {
+        for set in self.sets_of(record).into_iter().flatten() {
+            set.insert(id);
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: LockId, record: &LockRecord) {
+        for set in self.sets_of(record).into_iter().flatten() {
+            set.remove(&id);
+        }
+    }
+
+    /// The sets that list a lock with this record.
+    fn sets_of(&mut self, record: &LockRecord) -> [Option<&mut BTreeSet<LockId>>; 4] {
+        let is_granted = record.token.is_some();
+        let is_exclusive = is_granted && record.mode == LockMode::Exclusive;
+        let is_delayed = matches!(record.lease, LeaseKey::LockDelay(_));
+        let Self { granted, waiting, upgrading, exclusive, delayed } = self;
+        [
+            Some(if is_granted { granted } else { waiting }),
+            record.is_upgrading.then_some(upgrading),
+            is_exclusive.then_some(exclusive),
+            is_delayed.then_some(delayed),
+        ]
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.granted.len() + self.waiting.len()
+    }
+
+    /// All locks, in order of arrival.
+    pub(super) fn all(&self) -> impl Iterator<Item = &LockId> {
+        self.granted.union(&self.waiting)
+    }
+
+    /// The lost locks in their lock delay.
+    pub(super) fn delayed(&self) -> impl Iterator<Item = &LockId> {
+        self.delayed.iter()
+    }
+
+    pub(super) fn is_waiting(&self, id: LockId) -> bool {
+        self.waiting.contains(&id)
+    }
+
+    /// The number of waiting locks.
+    pub(super) fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The first granted lock, in order of arrival. It ignores the lock `except`.
+    pub(super) fn first_granted(&self, except: Option<LockId>) -> Option<LockId> {
+        self.granted.iter().find(|id| Some(**id) != except).copied()
+    }
+
+    /// Whether a lock waits: to be granted, or for an upgrade. It ignores the lock `except`.
+    pub(super) fn has_waiter(&self, except: Option<LockId>) -> bool {
+        self.waiting.iter().chain(&self.upgrading).any(|id| Some(*id) != except)
+    }
+
+    /// Whether a lock waits for an upgrade. It ignores the lock `except`.
+    pub(super) fn has_upgrade(&self, except: LockId) -> bool {
+        self.upgrading.iter().any(|id| *id != except)
+    }
+
+    /// Whether a lock with this mode can be granted beside the granted locks.
+    pub(super) fn is_compatible(&self, mode: LockMode) -> bool {
+        match mode {
+            LockMode::Shared => self.exclusive.is_empty(),
+            LockMode::Exclusive => self.granted.is_empty(),
+        }
+    }
+
+    /// Whether a new lock is granted at once.
+    pub(super) fn is_grantable(&self, mode: LockMode) -> bool {
+        !self.has_waiter(None) && self.is_compatible(mode)
+    }
+
+    /// The granted lock that waits for an upgrade.
+    pub(super) fn upgrading(&self) -> Option<LockId> {
+        self.upgrading.first().copied()
+    }
+
+    /// Whether exactly one lock is granted.
+    pub(super) fn has_sole_owner(&self) -> bool {
+        self.granted.len() == 1
+    }
+
+    /// The first lock of the queue.
+    pub(super) fn first_waiting(&self) -> Option<LockId> {
+        self.waiting.first().copied()
+    }
+}
