@@ -319,8 +319,8 @@ impl Lessor {
         let is_proof = matches!(input, LessorInput::Proven { .. });
         match input {
             LessorInput::Request { id, request } => self.handle_request(id, request, &mut cx),
-            LessorInput::Consent(consent) => self.consent(consent, &mut cx),
-            LessorInput::ConsentDelayed(notice) => self.note_delay(notice, now),
+            LessorInput::Consent(consent) => self.consent_in_reply(consent, &mut cx),
+            LessorInput::ConsentDelayed(notice) => self.note_delay(notice, &mut cx),
             LessorInput::Proven { round } => self.handle_proof(round, &mut cx),
             LessorInput::NotProven { round } => self.handle_proof_failure(round, &mut cx),
             LessorInput::Committed { number, outcomes, locks_changed, orphaned } => {

@@ -44,6 +44,8 @@ pub(super) struct RecallChannel {
     by_set: BTreeSet<(ObjectSet, Stamp)>,
     /// The unanswered recalls, by the time when each was last sent.
     by_sent: BTreeSet<(Instant, Stamp)>,
+    /// The unanswered recalls from this stamp on were not sent since the latest registration.
+    unsent_from: Stamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -96,7 +98,9 @@ impl RecallChannel {
         self.last_grant
     }
 
-    /// Recalls the sets from the session. Returns no recall while the session is not registered.
+    /// Recalls the sets from the session. Returns no recall to send while the session is not
+    /// registered, or while earlier recalls were not sent. The client would see a gap in the
+    /// numbers, and drop all its copies (S5).
     fn recall(
         &mut self,
         session: SessionId,
@@ -104,6 +108,7 @@ impl RecallChannel {
         (NewRecall { sets, volumes, updates }, through): (NewRecall, WriteLeaseId),
         now: Instant,
     ) -> (Stamp, Option<Recall>) {
+        let waits = self.registration.is_none() || self.has_unsent();
         let stamp = self.stamp(epoch);
         self.recalls += 1;
         let recall = Recall { session, stamp, number: self.recalls, sets, updates };
@@ -112,7 +117,29 @@ impl RecallChannel {
         let (since, sent, volumes, delay) = (now, now, Unhashed(volumes), Unhashed(None));
         let unanswered = UnansweredRecall { recall: recall.clone(), through, since, sent, volumes, delay };
         self.unanswered.insert(stamp, unanswered);
-        (stamp, self.registration.map(|_| recall))
+        if waits {
+            return (stamp, None);
+        }
+        self.unsent_from = after(stamp);
+        (stamp, Some(recall))
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.unanswered.range(self.unsent_from..).next().is_some()
+    }
+
+    /// The first recalls that were not sent since the latest registration, to send them now: at
+    /// most `most`, in the order of stamps.
+    fn take_unsent(&mut self, most: usize, now: Instant) -> Vec<Recall> {
+        if self.registration.is_none() {
+            return Vec::new();
+        }
+        let unsent = self.unanswered.range(self.unsent_from..).take(most).counted();
+        let unsent: Vec<Stamp> = unsent.map(|(stamp, _)| *stamp).collect();
+        if let Some(last) = unsent.last() {
+            self.unsent_from = after(*last);
+        }
+        unsent.into_iter().filter_map(|stamp| self.resend(stamp, now)).collect()
     }
 
     /// The oldest unanswered recall that is later than the last grant and includes all the sets. It
@@ -193,12 +220,14 @@ impl RecallChannel {
         })
     }
 
-    /// Records a registration of the session. Returns false unless the number is higher than all
-    /// earlier ones: then the request came late, on a connection that the client has left.
+    /// Records a registration of the session. No recall was sent on its connection yet. Returns
+    /// false unless the number is higher than all earlier ones: then the request came late, on a
+    /// connection that the client has left.
     pub(super) fn register(&mut self, registration: u64) -> bool {
         let is_later = self.registration.is_none_or(|last| last < registration);
         if is_later {
             self.registration = Some(registration);
+            self.unsent_from = Stamp::default();
         }
         is_later
     }
@@ -210,11 +239,13 @@ impl RecallChannel {
         self.registration == Some(registration)
     }
 
-    /// The unanswered recalls to send again, in the order of stamps: those last sent at least
-    /// `after` ago. If there are more than `most`, it takes those sent longest ago.
-    pub(super) fn resend_overdue(&mut self, now: Instant, after: Duration, most: usize) -> Vec<Recall> {
-        if self.registration.is_none() {
-            return Vec::new();
+    /// The unanswered recalls to send now, in the order of stamps: those that were not sent since
+    /// the latest registration. If there are none, those last sent at least `after` ago. If there
+    /// are more than `most` of these, it takes those sent longest ago.
+    fn due(&mut self, now: Instant, after: Duration, most: usize) -> Vec<Recall> {
+        let unsent = self.take_unsent(most, now);
+        if !unsent.is_empty() || self.registration.is_none() {
+            return unsent;
         }
         let overdue = self.by_sent.iter().take_while(|(sent, _)| now.since(*sent) >= after).take(most).counted();
         let mut overdue: Vec<Stamp> = overdue.map(|(_, stamp)| *stamp).collect();
@@ -263,15 +294,15 @@ impl RecallChannel {
 }
 
 impl Lessor {
-    /// Sends unanswered recalls again: those last sent at least `after` ago, a bounded number of
-    /// them.
+    /// Sends unanswered recalls: those that were not sent since the session registered, else those
+    /// last sent at least `after` ago. It sends a bounded number of them.
     pub(super) fn resend_recalls(&mut self, session: SessionId, after: Duration, cx: &mut StepContext<'_>) {
         let (channel, most) = (self.recall_channels.entry(session).or_default(), self.config.bounds.recalls_again_max);
-        let overdue = channel.resend_overdue(cx.now, after, most);
-        if overdue.len() == most {
+        let due = channel.due(cx.now, after, most);
+        if due.len() == most {
             reached(Bound::RecallsAgain);
         }
-        cx.effects.extend(overdue.into_iter().map(LessorEffect::Recall));
+        cx.effects.extend(due.into_iter().map(LessorEffect::Recall));
     }
 
     /// Recalls sets from a session. Returns the stamp to which the
@@ -294,10 +325,26 @@ impl Lessor {
         stamp
     }
 
-    /// Handles a notice that the session delays a consent. No rule depends on it.
-    pub(super) fn note_delay(&mut self, notice: DelayNotice, now: Instant) {
+    /// Handles the consent in a reply to a recall.
+    pub(super) fn consent_in_reply(&mut self, consent: Consent, cx: &mut StepContext<'_>) {
+        self.consent(consent, cx);
+        self.send_next_recall(consent.session, cx);
+    }
+
+    /// Handles the reply to a recall with the notice that the session delays its consent. No rule
+    /// depends on the notice.
+    pub(super) fn note_delay(&mut self, notice: DelayNotice, cx: &mut StepContext<'_>) {
         if let Some(channel) = self.recall_channels.get_mut(&notice.session) {
-            channel.note_delay(notice.stamp, notice.reason, now);
+            channel.note_delay(notice.stamp, notice.reason, cx.now);
+        }
+        self.send_next_recall(notice.session, cx);
+    }
+
+    /// Sends the next recall that was not sent since the session registered. The client has just
+    /// replied to another, so its connection has room.
+    fn send_next_recall(&mut self, session: SessionId, cx: &mut StepContext<'_>) {
+        if let Some(channel) = self.recall_channels.get_mut(&session) {
+            cx.effects.extend(channel.take_unsent(1, cx.now).into_iter().map(LessorEffect::Recall));
         }
     }
 
@@ -342,93 +389,10 @@ impl Lessor {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::object::Object;
-
-    const NONE: WriteLeaseId = WriteLeaseId(0);
-
-    fn set(text: &str) -> ObjectSet {
-        ObjectSet::One(Object::data(NodePath::parse(text).expect("a path")))
-    }
-
-    /// A recall of these sets, unless an unanswered one includes them.
-    fn recall(channel: &mut RecallChannel, sets: Vec<ObjectSet>, now: Instant) -> (Stamp, Option<Recall>) {
-        let (session, epoch) = (SessionId(1), Epoch(5));
-        match channel.unanswered_recall_of(epoch, &sets) {
-            Some(stamp) => (stamp, None),
-            None => {
-                let made = NewRecall { sets, volumes: Vec::new(), updates: false };
-                channel.recall(session, epoch, (made, NONE), now)
-            }
-        }
-    }
-
-    #[test]
-    fn recalls_are_numbered_without_gaps_and_answered_once() {
-        let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
-        let (epoch, now) = (Epoch(5), Instant::from_micros(9));
-        let (first, made) = recall(&mut channel, vec![set("/a")], now);
-        assert_eq!(made.map(|recall| recall.number), Some(1));
-        channel.stamp_grant(epoch);
-        let (second, made) = recall(&mut channel, vec![set("/b")], now);
-        assert_eq!(made.map(|recall| recall.number), Some(2));
-        assert!(channel.consent(first).is_some());
-        assert!(channel.consent(first).is_none());
-        assert!(channel.consent(second).is_some());
-    }
-
-    #[test]
-    fn recall_of_a_recalled_set_sends_nothing() {
-        let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
-        let now = Instant::from_micros(9);
-        let (first, _) = recall(&mut channel, vec![ObjectSet::Subtree(NodePath::root())], now);
-        assert_eq!(recall(&mut channel, vec![set("/a")], now), (first, None));
-        assert_eq!(channel.check(), Ok(()));
-    }
-
-    #[test]
-    fn recall_of_sets_that_one_recall_includes_sends_nothing() {
-        let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
-        let (epoch, now) = (Epoch(5), Instant::from_micros(9));
-        let mut recall_of = |sets: &[&str]| {
-            let sets = sets.iter().map(|text| set(text)).collect();
-            recall(&mut channel, sets, now)
-        };
-        let first: Vec<Stamp> = (0..2 * CANDIDATES_MAX).map(|n| recall_of(&["/list", &format!("/{n}")]).0).collect();
-        assert_eq!(recall_of(&["/list", "/9"]), (first[9], None), "only one recall has both sets");
-        assert_eq!(recall_of(&["/list"]), (first[0], None), "each recall has the set: the oldest counts");
-        assert!(!first.contains(&recall_of(&["/8", "/9"]).0), "no recall has both sets");
-        channel.stamp_grant(epoch);
-        let (second, _) = recall(&mut channel, vec![set("/9")], now);
-        assert!(!first.contains(&second), "a recall before the last grant does not count");
-        assert_eq!(channel.consent(second).map(|recall| recall.sets), Some(vec![set("/9")]));
-        assert_eq!(channel.check(), Ok(()));
-    }
-
-    #[test]
-    fn resend_overdue_returns_only_recalls_sent_long_ago() {
-        let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
-        let at = |millis| Instant::from_micros(0).after(Duration::from_millis(millis));
-        recall(&mut channel, vec![set("/a")], at(0));
-        recall(&mut channel, vec![set("/b")], at(300));
-        let numbers = |recalls: Vec<Recall>| recalls.iter().map(|recall| recall.number).collect::<Vec<_>>();
-        assert_eq!(numbers(channel.resend_overdue(at(499), RECALL_RESEND_INTERVAL, 9)), [0u64; 0]);
-        assert_eq!(numbers(channel.resend_overdue(at(500), RECALL_RESEND_INTERVAL, 9)), [1]);
-        assert_eq!(numbers(channel.resend_overdue(at(900), RECALL_RESEND_INTERVAL, 9)), [2]);
-        assert_eq!(numbers(channel.resend_overdue(at(1_100), Duration::ZERO, 9)), [1, 2]);
-        assert_eq!(channel.check(), Ok(()));
-    }
-
-    #[test]
-    fn recall_before_the_registration_is_sent_after_it() {
-        let mut channel = RecallChannel::default();
-        let now = Instant::from_micros(9);
-        let (_, made) = recall(&mut channel, vec![set("/a")], now);
-        assert_eq!(made, None, "the session is not registered");
-        assert!(channel.register(1));
-        assert_eq!(channel.resend_overdue(now, Duration::ZERO, 9).len(), 1);
-        assert!(!channel.register(1), "a registration number counts once");
-    }
+/// The lowest stamp above this one.
+fn after(stamp: Stamp) -> Stamp {
+    Stamp { sequence: stamp.sequence + 1, ..stamp }
 }
+
+#[cfg(test)]
+mod tests;

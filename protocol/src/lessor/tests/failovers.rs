@@ -2,7 +2,7 @@
 //! and what the old one leaves (S9).
 
 use super::*;
-use crate::message::CoveringInfo;
+use crate::message::{CoveringInfo, DelayNotice, DelayReason};
 
 #[test]
 fn failover_asks_every_leased_session_until_its_holder_report() {
@@ -233,4 +233,36 @@ fn consents_piggybacked_on_old_registration_do_not_count() {
         world.send(Request { header, body: Body::Register });
         assert_eq!(!world.commit().is_empty(), is_written);
     }
+}
+
+/// More recalls are made before the session returns than one request sends. The client sees no gap
+/// in their numbers, also when another is made before all are sent.
+#[test]
+fn recalls_from_before_the_registration_are_sent_in_order() {
+    let mut world = World::new();
+    let (holder, _) = world.holder(&data("/a"));
+    let writer = world.session();
+    world.fail_over();
+    world.lessor.config.bounds.recalls_again_max = 2;
+    world.request(writer, Body::Register);
+    let write = |world: &mut World, number: u64| recalls(&world.write(writer, put(&format!("/{number}"), b"")));
+    (1..=5).for_each(|number| assert_eq!(write(&mut world, number), []));
+    let mut sent = recalls(&world.request(holder, Body::Register));
+    assert_eq!(sent.len(), 2);
+    assert_eq!(write(&mut world, 6), [], "recalls 3 to 5 come first");
+    let mut answered = 0;
+    while let Some(recall) = sent.get(answered).cloned() {
+        let consent = Consent { session: holder, stamp: recall.stamp };
+        let delayed = LessorInput::ConsentDelayed(DelayNotice {
+            session: holder,
+            stamp: recall.stamp,
+            reason: DelayReason::InUse { at_most: MILLI },
+        });
+        // Each reply brings the next recall, also one that delays the consent.
+        let reply = if answered % 2 == 0 { LessorInput::Consent(consent) } else { delayed };
+        sent.extend(recalls(&world.step(reply)));
+        answered += 1;
+    }
+    assert_eq!(sent.iter().map(|recall| recall.number).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(write(&mut world, 7).len(), 1, "all earlier recalls are sent");
 }
