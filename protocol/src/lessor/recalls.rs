@@ -305,24 +305,25 @@ impl Lessor {
         cx.effects.extend(due.into_iter().map(LessorEffect::Recall));
     }
 
-    /// Recalls sets from a session. Returns the stamp to which the
-    /// session must consent. If an unanswered recall includes all the sets, and the lessor granted
-    /// nothing to the session since, it makes no new recall.
+    /// Recalls sets from a session. Returns the stamp to which the session must consent, and how
+    /// many sets the new recall names. If an unanswered recall includes all the sets, and the
+    /// lessor granted nothing to the session since, it makes no new recall, and returns 0.
     pub(super) fn recall_sets(
         &mut self,
         session: SessionId,
         epoch: Epoch,
         made: NewRecall,
         cx: &mut StepContext<'_>,
-    ) -> Stamp {
+    ) -> (Stamp, usize) {
         let channel = self.recall_channels.entry(session).or_default();
         if let Some(stamp) = channel.unanswered_recall_of(epoch, &made.sets) {
-            return stamp;
+            return (stamp, 0);
         }
+        let sets = made.sets.len();
         self.counters.0.note_recall(&made.volumes);
         let (stamp, recall) = channel.recall(session, epoch, (made, cx.state.last_write_lease()), cx.now);
         cx.effects.extend(recall.map(LessorEffect::Recall));
-        stamp
+        (stamp, sets)
     }
 
     /// Handles the consent in a reply to a recall.

@@ -11,8 +11,11 @@ use crate::{
     world::World,
 };
 
-/// About how many bytes of memory a pending write takes at a leader.
+/// About how many bytes of memory a pending write takes at a leader, without its waits.
 const WRITE_BYTES: usize = 1500;
+
+/// About how many bytes its wait for one session takes, with the recall.
+const WAIT_BYTES: usize = 1700;
 
 impl World {
     /// Faults stop. Every machine runs again, and applications begin nothing new.
@@ -69,7 +72,8 @@ impl World {
         };
         // Beyond the bound of results, each session has one transaction at a time.
         let remembered = results_max / usize::try_from(MANY).expect("small");
-        let taken = writes_max.min(writes_bytes_max / WRITE_BYTES).min(remembered).max(1) as u64;
+        let write_bytes = WRITE_BYTES + WAIT_BYTES * self.clients.len();
+        let taken = writes_max.min(writes_bytes_max / write_bytes).min(remembered).max(1) as u64;
         let open: u64 = self.clients.iter().map(|client| client.shell.writes.len() as u64).sum();
         if open <= taken { 0 } else { 4 * SECOND + open.div_ceil(taken) * 600 * MS }
     }

@@ -290,6 +290,36 @@ fn writes_that_wait_are_bounded_by_their_bytes() {
     );
 }
 
+/// After a failover each write waits for each session that has not returned yet.
+#[test]
+fn waits_for_silent_sessions_count_as_memory_of_writes() {
+    const SILENT: usize = 4;
+    const MOST: usize = 32 << 10;
+    let mut world = World::new();
+    let silent: Vec<SessionId> = (0..SILENT).map(|_| world.holder(&data("/a")).0).collect();
+    let writer = world.session();
+    world.fail_over();
+    world.lessor.config.bounds.writes_bytes_max = MOST;
+    world.request(writer, Body::Register);
+    let mut sent = 0;
+    let refusal = loop {
+        match replies(&world.write(writer, put(&format!("/{sent}"), b""))).pop() {
+            Some(response) => break response.result.expect_err("too much memory"),
+            None => sent += 1,
+        }
+    };
+    assert!(matches!(refusal, Refusal::Busy { most: MOST, .. }), "{refusal}");
+    // What a wait and its recall take at least on a 64-bit machine.
+    let least = SILENT * 1_000;
+    assert!(sent * least <= MOST, "{sent} writes of at least {least} bytes");
+    for session in silent {
+        let stamps = recalls(&world.request(session, Body::Register)).into_iter().map(|recall| recall.stamp);
+        stamps.for_each(|stamp| drop(world.step(LessorInput::Consent(Consent { session, stamp }))));
+    }
+    world.commit();
+    assert_eq!((world.lessor.writes.len(), world.lessor.writes.bytes()), (0, 0));
+}
+
 #[test]
 fn small_parts_of_waiting_transactions_count_as_memory() {
     const MOST: usize = 4 << 20;

@@ -27,6 +27,12 @@ impl PendingWrites {
         if waits != self.waits {
             return Err("the indexes of waits do not match the writes".to_owned());
         }
+        if let Some((write_id, pending)) =
+            self.pending.iter().find(|(_, pending)| pending.bytes != pending.expected_bytes())
+        {
+            let (got, expected) = (pending.bytes, pending.expected_bytes());
+            return Err(format!("write {write_id} is counted as {got} bytes: expected {expected}"));
+        }
         let bytes: usize = self.pending.values().map(|pending| pending.bytes).sum();
         if self.bytes != bytes {
             return Err(format!("the writes are counted as {} bytes: expected {bytes}", self.bytes));

@@ -329,7 +329,8 @@ impl Lessor {
         let expires_at = expires_at.filter(|_| !is_bounded_by_volume);
         leases.keys().for_each(|volume| self.terms_by_use.note_lease_found_by_write(volume));
         if !needs_recall {
-            return self.writes.wait(write_id, holder, ConsentWait { stamp: None, leases, expires_at });
+            let wait = ConsentWait { stamp: None, leases, expires_at, sets_recalled: 0 };
+            return self.writes.wait(write_id, holder, wait);
         }
         let most = self.config.bounds.recall_sets_max;
         let sets = match sets.len() > most {
@@ -341,8 +342,8 @@ impl Lessor {
         };
         let updates = self.updates(write_id, leases.keys(), cx.state);
         let made = NewRecall { sets: sets.into_iter().collect(), volumes: leases.keys().cloned().collect(), updates };
-        let stamp = self.recall_sets(holder, epoch, made, cx);
-        self.writes.wait(write_id, holder, ConsentWait { stamp: Some(stamp), leases, expires_at });
+        let (stamp, sets_recalled) = self.recall_sets(holder, epoch, made, cx);
+        self.writes.wait(write_id, holder, ConsentWait { stamp: Some(stamp), leases, expires_at, sets_recalled });
     }
 
     /// Whether the holder may ask for the value that the write leaves: if it writes values, and all

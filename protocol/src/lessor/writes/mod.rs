@@ -179,13 +179,21 @@ impl PendingWrites {
     }
 
     pub(super) fn wait(&mut self, write_id: PendingWriteId, session: SessionId, wait: ConsentWait) {
+        self.remove_wait(write_id, session);
         if let Some(pending) = self.pending.get_mut(&write_id) {
-            if let Some(earlier) = pending.waits.remove(&session) {
-                self.waits.remove(write_id, session, &earlier);
-            }
+            pending.bytes += wait.bytes();
+            self.bytes += wait.bytes();
             self.waits.insert(write_id, session, &wait);
             pending.waits.insert(session, wait);
         }
+    }
+
+    fn remove_wait(&mut self, write_id: PendingWriteId, session: SessionId) {
+        let Some(pending) = self.pending.get_mut(&write_id) else { return };
+        let Some(wait) = pending.waits.remove(&session) else { return };
+        pending.bytes -= wait.bytes();
+        self.bytes -= wait.bytes();
+        self.waits.remove(write_id, session, &wait);
     }
 
     /// Ends the waits for the session's consent to this recall. Returns the writes that became
@@ -232,11 +240,12 @@ impl PendingWrites {
         session: SessionId,
         is_ended: impl Fn(&ConsentWait) -> bool,
     ) -> bool {
-        let Some(pending) = self.pending.get_mut(&write_id) else { return false };
-        let Some(wait) = pending.waits.get(&session).filter(|wait| is_ended(wait)) else { return false };
-        self.waits.remove(write_id, session, wait);
-        pending.waits.remove(&session);
-        pending.is_ready()
+        let wait = |writes: &Self| writes.pending.get(&write_id)?.waits.get(&session).map(&is_ended);
+        if wait(self) != Some(true) {
+            return false;
+        }
+        self.remove_wait(write_id, session);
+        self.pending.get(&write_id).is_some_and(PendingWrite::is_ready)
     }
 
     /// The number of purges.
