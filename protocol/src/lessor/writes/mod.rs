@@ -188,14 +188,6 @@ impl PendingWrites {
         }
     }
 
-    fn remove_wait(&mut self, write_id: PendingWriteId, session: SessionId) {
-        let Some(pending) = self.pending.get_mut(&write_id) else { return };
-        let Some(wait) = pending.waits.remove(&session) else { return };
-        pending.bytes -= wait.bytes();
-        self.bytes -= wait.bytes();
-        self.waits.remove(write_id, session, &wait);
-    }
-
     /// Ends the waits for the session's consent to this recall. Returns the writes that became
     /// ready.
     pub(super) fn consented(&mut self, session: SessionId, stamp: Stamp) -> Vec<PendingWriteId> {
@@ -246,6 +238,14 @@ impl PendingWrites {
         }
         self.remove_wait(write_id, session);
         self.pending.get(&write_id).is_some_and(PendingWrite::is_ready)
+    }
+
+    fn remove_wait(&mut self, write_id: PendingWriteId, session: SessionId) {
+        let Some(pending) = self.pending.get_mut(&write_id) else { return };
+        let Some(wait) = pending.waits.remove(&session) else { return };
+        pending.bytes -= wait.bytes();
+        self.bytes -= wait.bytes();
+        self.waits.remove(write_id, session, &wait);
     }
 
     /// The number of purges.
