@@ -5,7 +5,8 @@
 //! a temporary folder, and three clients.
 //!
 //! - While a leadership has time `remaining`, no other candidate leads. The leader's own clock
-//!   cancels `on_lost` before another candidate can be elected.
+//!   cancels `on_lost` before another candidate can be elected (after a suspension of the machine,
+//!   up to a second later).
 //! - `hand_over` ends one leadership and begins the next in one step. No candidate leads in
 //!   between, not even one ahead in the lock queue.
 //! - A request of a former leader may arrive after its leadership ended. Only the fencing token

@@ -5,7 +5,8 @@
 //! temporary folder, and two clients.
 //!
 //! - While a guard has time `remaining`, no other client owns the mutex. The owner's own clock
-//!   cancels `on_lost` before another client can own it.
+//!   cancels `on_lost` before another client can own it (after a suspension of the machine, up to a
+//!   second later).
 //! - A request of a former owner may arrive after its lock ended. Only the fencing token stops it.
 //!   Here a worker writes with the token of a lock that it has released, and the ledger refuses.
 

@@ -262,7 +262,8 @@ async fn serve(driver: &Arc<Driver>, stream: TcpStream) -> ConnectionEnd {
                 None => break,
             },
             order = orders.recv() => match order {
-                // The future of a call is large, so it is boxed at once. `push` would copy it twice more.
+                // The future of a call is large, so it is boxed at once. `push` would copy it
+                // twice more.
                 Some(ConnectionOrder::Send(send_id, request)) => {
                     calls.push(Box::pin(call(leasehold.clone(), send_id, request)));
                 }

@@ -216,6 +216,7 @@ impl Driver {
         if let Some(write_id) = admitted {
             core.release_writes.extend(pending_release.map(|pending_release| (write_id, pending_release)));
             core.apply_downgrade(&write);
+            core.apply_release(&write);
             self.step(&mut core, HolderInput::Write { write: write_id, change: write });
         }
         (write_id, receiver)
@@ -380,7 +381,7 @@ impl Driver {
             HolderEffect::WriteDone { write, result } => {
                 let pending_release = core.release_writes.remove(&write);
                 if let Ok(written) = &result {
-                    core.apply_lock_grant(written, pending_release.is_some());
+                    core.apply_lock_outcome(written, pending_release.is_some());
                 }
                 drop(pending_release);
                 core.waiting.finish_write(write, result);
@@ -420,8 +421,7 @@ impl Driver {
             HolderEffect::Changes { watch, changes } => core.tell_changes(watch, changes),
             HolderEffect::WatchLost { watch, error } => core.end_watch(watch, error),
             HolderEffect::Closed => {
-                core.key_leases.drain().for_each(|(_, keeper)| keeper.end());
-                core.lose_registration_leases();
+                core.lose_all_leases();
                 self.status.changed(ConnectionState::Closed);
                 self.closed.cancel();
             }

@@ -122,10 +122,10 @@ fn written(token: Token, value: &[u8]) -> Value {
 ///
 /// # Guarantees
 ///
-/// Nobody else leads while [`Leadership::remaining`] is above zero: see [`LockGuard`]. This
-/// client's own clock cancels [`Leadership::on_lost`] before anybody else can be elected. Only the
-/// receiver of a late request can refuse it, by the [`Leadership::token`] in the request. A
-/// transaction compares the token with [`Compare::locked`].
+/// Nobody else leads while [`Leadership::remaining`] is above zero: see [`LockGuard`].
+/// [`Leadership::on_lost`] is cancelled then too; after a suspension of the machine, up to a second
+/// later. Only the receiver of a late request can refuse it, by the [`Leadership::token`] in the
+/// request. A transaction compares the token with [`Compare::locked`].
 #[derive(Debug)]
 #[must_use = "the leadership ends when this is dropped"]
 pub struct Leadership {

@@ -145,8 +145,9 @@ pub enum LockError {
     /// The request was refused or not answered.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The request was not answered in time. If the lock is granted later, the client releases it.
-    #[error("{path}: no answer to the lock request after {after:?}")]
+    /// The servers did not answer in time, or did not confirm an earlier release of this client. If
+    /// the lock is granted later, the client releases it.
+    #[error("{path}: the servers did not answer, or confirm an earlier release, within {after:?}")]
     TimedOut {
         /// The node.
         path: NodePath,

@@ -130,9 +130,10 @@ impl<'a> IntoFuture for LeaseInfoBuilder<'a> {
 ///
 /// The lease is lost if no server answers in time, or if somebody revokes it. [`KeyLease::on_lost`]
 /// is then cancelled: by this client's own clock at the latest, and before any server counts the
-/// lease as expired. So an application that listens to it stops in time. A request that the
-/// application has sent to another system may still arrive there after the loss. Only that system
-/// can refuse it.
+/// lease as expired. So an application that listens to it stops in time. After a suspension of the
+/// machine, `on_lost` can be up to a second late; [`KeyLease::remaining`] is right at once. A
+/// request that the application has sent to another system may still arrive there after the loss.
+/// Only that system can refuse it.
 #[derive(Debug)]
 #[must_use = "the lease is not renewed after this is dropped"]
 pub struct KeyLease {
@@ -184,8 +185,8 @@ impl KeyLease {
         None
     }
 
-    /// Cancelled when the lease has ended or is no longer certain, and never before. The lease does
-    /// not become valid again.
+    /// Cancelled when the lease has ended or is no longer certain, or when its last handle is
+    /// dropped, and never before. The lease does not become valid again.
     pub fn on_lost(&self) -> CancellationToken {
         self.lost.clone()
     }

@@ -43,8 +43,9 @@
 //! # Calls
 //!
 //! A call with options returns a builder: its methods set options, and `.await` makes the call. A
-//! path is text or a [`NodePath`]. Whatever can be lost has `on_lost`, which is cancelled before
-//! anybody else can have it, and `remaining`. Whatever yields items is a
+//! path is text or a [`NodePath`]. Whatever can be lost has `remaining`, which is zero before
+//! anybody else can have it, and `on_lost`, which is cancelled then too. After a suspension of the
+//! machine, `on_lost` can be up to a second late. Whatever yields items is a
 //! [`Stream`](futures::Stream).
 //!
 //! # Concepts
@@ -160,7 +161,7 @@ pub use leasehold_protocol::{
     id::{LeaseId, LockId, Revision, SessionId, Token},
     lease_name::{LEASE_NAME_MAX_BYTES, LeaseName, LeaseNameError},
     lease_policy::{GrantPolicy, LeaseRequest, ObjectTerm, OnWrite},
-    lock::{LockGrant, LockMode, LockStatus},
+    lock::{LockMode, LockOutcome, LockStatus},
     message::{
         BlockedReadInfo, ClockInfo, ClusterInfo, CoveringInfo, DelayReason, HolderInfo, LeaseInfo, LockInfo,
         MemberInfo, PendingWriteInfo, ReadGaps, Refusal, ServiceHealth, ServiceInfo, SpanCounts, VolumeCounts,

@@ -121,8 +121,8 @@ impl LockGuard {
         self.client.driver().lock_remaining(self.id)
     }
 
-    /// Cancelled when the lock is released, dropped or lost, or is no longer certain: by this
-    /// client's own clock at the latest. The lock does not become valid again.
+    /// Cancelled when the lock is released, dropped or lost. If no server answers, this client's
+    /// own clock cancels it. The lock does not become valid again.
     ///
     /// If the machine was suspended past the end of the lock, this is cancelled up to a second
     /// after it resumes. [`LockGuard::remaining`] is right at once.
@@ -290,7 +290,8 @@ impl LockGuard {
 
     /// Gives the lock to a waiter (see [`Client::locks`]), even if others came before it. Nobody
     /// has the node in between, and the waiter's token is higher. There must be no other owner.
-    /// From the call on, the client does not have the lock.
+    /// While the call runs, the client does not count on the lock. After
+    /// [`HandOverError::Unchanged`], it has the lock again.
     ///
     /// # Errors
     ///
@@ -327,10 +328,7 @@ impl LockGuard {
     pub(crate) fn begin_release(&mut self) -> oneshot::Receiver<WriteOutcome> {
         self.is_released = true;
         let change = Write::Unlock { path: self.path.clone(), lock: self.id };
-        let outcome = self.client.driver().begin_release(&self.path, change);
-        // Another client may own the lock from now on, so what was to run under it must end.
-        self.lost.cancel();
-        outcome
+        self.client.driver().begin_release(&self.path, change)
     }
 }
 

@@ -55,7 +55,9 @@ pub enum Mirrored {
 
 #[derive(Debug)]
 struct MirrorShared {
-    snapshot: RwLock<Subtree>,
+    /// Locked for moments only, so that no reader delays a change. A reader that needs longer takes
+    /// the `Arc`.
+    snapshot: RwLock<Arc<Subtree>>,
     revision: watch::Sender<Revision>,
     told: broadcast::Sender<Mirrored>,
     over: CancellationToken,
@@ -63,20 +65,20 @@ struct MirrorShared {
 
 impl MirrorShared {
     fn apply(&self, change: Change) {
-        self.snapshot.write().apply(&change);
+        Arc::make_mut(&mut *self.snapshot.write()).apply(&change);
         self.revision.send_replace(change.revision);
         // There may be no listener.
         let _ = self.told.send(Mirrored::Change(Arc::new(change)));
     }
 
     fn pass(&self, revision: Revision) {
-        self.snapshot.write().revision = revision;
+        Arc::make_mut(&mut *self.snapshot.write()).revision = revision;
         self.revision.send_replace(revision);
     }
 
     fn start_over(&self, snapshot: Subtree) {
         let revision = snapshot.revision;
-        *self.snapshot.write() = snapshot;
+        *self.snapshot.write() = Arc::new(snapshot);
         self.revision.send_replace(revision);
         let _ = self.told.send(Mirrored::StartOver(revision));
     }
@@ -94,7 +96,7 @@ impl Mirror {
     /// A node's data. `None` if the node does not exist at the mirror's revision, or if `path` is
     /// no path.
     pub fn get(&self, path: impl AsRef<str>) -> Option<Data> {
-        self.shared.snapshot.read_recursive().nodes.get(path.as_ref()).cloned()
+        self.shared.snapshot.read().nodes.get(path.as_ref()).cloned()
     }
 
     /// The names of a node's children, in order. None if `path` is no path.
@@ -107,15 +109,16 @@ impl Mirror {
         })
     }
 
-    /// Reads the whole subtree as of one revision. The mirror does not change meanwhile, so use a
-    /// [copy](Mirror::snapshot) for long work. `visit` may call the mirror's other methods.
+    /// Reads the whole subtree as of one revision. `visit` does not see changes that arrive
+    /// meanwhile. The first of them copies the mirror's index of nodes, so use a
+    /// [snapshot](Mirror::snapshot) for long work. `visit` may call the mirror's other methods.
     pub fn read<T>(&self, visit: impl FnOnce(&Subtree) -> T) -> T {
-        visit(&self.shared.snapshot.read_recursive())
+        visit(&self.current())
     }
 
     /// A copy of the whole subtree as of one revision. Values are shared, not copied.
     pub fn snapshot(&self) -> Subtree {
-        self.shared.snapshot.read_recursive().clone()
+        Arc::unwrap_or_clone(self.current())
     }
 
     /// The revision of the mirror: it shows all changes up to this one, and none after it.
@@ -138,9 +141,16 @@ impl Mirror {
     pub fn changes(&self) -> (Subtree, MirrorChanges) {
         // The writer unlocks the mirror before it reports a change. So a change may be both in the
         // copy and in the channel. [`MirrorChanges::next`] skips it by its revision.
-        let snapshot = self.shared.snapshot.read_recursive();
-        let told = self.shared.told.subscribe();
-        (snapshot.clone(), MirrorChanges::new(snapshot.revision, told, Arc::clone(&self.shared)))
+        let (snapshot, told) = {
+            let snapshot = self.shared.snapshot.read();
+            (Arc::clone(&snapshot), self.shared.told.subscribe())
+        };
+        let changes = MirrorChanges::new(snapshot.revision, told, Arc::clone(&self.shared));
+        (Arc::unwrap_or_clone(snapshot), changes)
+    }
+
+    fn current(&self) -> Arc<Subtree> {
+        Arc::clone(&self.shared.snapshot.read())
     }
 
     /// Cancelled when the mirror stops: the client is closed, or the mirror is dropped.
@@ -181,7 +191,7 @@ impl MirrorChanges {
                 Poll::Ready(Ok(told)) => told,
                 Poll::Ready(Err(broadcast::error::RecvError::Lagged(_))) => {
                     self.told = PollReceiver::new(self.shared.told.subscribe());
-                    Mirrored::StartOver(self.shared.snapshot.read_recursive().revision)
+                    Mirrored::StartOver(self.shared.snapshot.read().revision)
                 }
                 Poll::Ready(Err(broadcast::error::RecvError::Closed)) => return Poll::Ready(None),
                 Poll::Pending => return self.over.as_mut().poll(cx).map(|()| None),
@@ -229,7 +239,7 @@ impl Client {
         let (snapshot, watch) = self.list_and_watch(&path).await?;
         let shared = Arc::new(MirrorShared {
             revision: watch::Sender::new(snapshot.revision),
-            snapshot: RwLock::new(snapshot),
+            snapshot: RwLock::new(Arc::new(snapshot)),
             told: broadcast::Sender::new(CHANGES_MAX),
             over: CancellationToken::new(),
         });
@@ -241,7 +251,7 @@ impl Client {
 
 /// Follows the watch until the client is closed. Reads the subtree again if the watch ends.
 ///
-/// The mirror's changes end with `_over`: also if the task is dropped before it runs.
+/// Dropping `_over` ends the mirror's changes, even if this task never runs.
 async fn follow(client: Client, path: NodePath, mut watch: Watch, shared: Arc<MirrorShared>, _over: DropGuard) {
     loop {
         match watch.next().await {

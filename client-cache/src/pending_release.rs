@@ -3,8 +3,8 @@
 //!
 //! Dropping a guard does not wait, and requests can overtake each other. So a client that drops a
 //! lock and tries to lock the same node again could be refused because of its own old lock.
-//! Therefore a request that does not queue waits here until the earlier releases of its node are
-//! confirmed.
+//! Therefore a lock request that does not queue, and a later change of a lock, wait here until the
+//! earlier releases of the node are confirmed.
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},

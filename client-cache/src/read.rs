@@ -192,7 +192,10 @@ impl Driver {
         after: Duration,
     ) -> Result<Read, ReadError> {
         match self.cache.hit(kind, path) {
-            Some(hit) => Ok(Read::from_memory(hit)),
+            Some(hit) => {
+                tokio::task::coop::consume_budget().await;
+                Ok(Read::from_memory(hit))
+            }
             None => self.miss(Object { path: path.clone(), kind }, lease, after).await,
         }
     }

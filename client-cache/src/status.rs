@@ -167,7 +167,9 @@ impl Status {
     }
 
     pub(crate) fn events(&self) -> Events {
-        Events { receiver: PollReceiver::new(self.events.subscribe()), has_ended: false }
+        // Under the lock of `changed`: either this sees the last state, or the stream gets it.
+        let state = self.state.borrow();
+        Events { receiver: PollReceiver::new(self.events.subscribe()), has_ended: *state == ConnectionState::Closed }
     }
 
     pub(crate) fn reach(&self) -> watch::Receiver<ServerReach> {

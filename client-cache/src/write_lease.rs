@@ -16,7 +16,7 @@ use leasehold_protocol::{
     object::{Stat, Value},
     path::{NodePath, PathError},
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::watch, task::coop::consume_budget, time::Instant};
 
 use crate::{
     client::Client,
@@ -172,6 +172,7 @@ impl WriteLease {
         loop {
             let losses = self.check_lost()?;
             if let Some(value) = self.client().driver().write_lease_value(self.id()) {
+                consume_budget().await;
                 return Ok(value);
             }
             self.begin(losses, deadline).await?;
@@ -197,6 +198,7 @@ impl WriteLease {
         loop {
             let losses = self.check_lost()?;
             if self.client().driver().set_under_write_lease(self.id(), value.clone()) {
+                consume_budget().await;
                 return Ok(());
             }
             self.begin(losses, deadline).await?;
@@ -394,7 +396,7 @@ impl Drop for WriteLease {
                 let pending_release = lock.client().driver().pending_releases.begin(lock.path());
                 let client = lock.client().clone();
                 let warning = LossWarning { cell: self.cell.clone(), told };
-                client.driver().spawn(flush_and_release(warning, lock, pending_release));
+                client.driver().spawn(flush_and_release(DroppedLease { lock, pending_release, warning }));
             }
             // A lost lock has been released already.
             _ => drop(LossWarning { cell: self.cell.clone(), told }),
@@ -402,9 +404,17 @@ impl Drop for WriteLease {
     }
 }
 
-/// Flushes the value and releases the lock, when nobody waits for that. `warning` is the first
-/// parameter, so it is dropped last, after the lock.
-async fn flush_and_release(warning: LossWarning, lock: LockGuard, pending_release: PendingRelease) {
+/// What is left of a dropped write lease. The fields are dropped in this order: if the task never
+/// runs, the release of the lock records the loss, and then it is logged.
+struct DroppedLease {
+    lock: LockGuard,
+    pending_release: PendingRelease,
+    warning: LossWarning,
+}
+
+/// Flushes the value and releases the lock, when nobody waits for that.
+async fn flush_and_release(dropped: DroppedLease) {
+    let DroppedLease { lock, pending_release, warning } = dropped;
     let (mut kept, over, id) = (warning.cell.clone(), lock.on_lost(), lock.id());
     loop {
         kept.mark_unchanged();

@@ -136,8 +136,16 @@ impl DriverCore {
         }
     }
 
-    /// The session has ended, with all its leases.
+    /// The session has ended, with all its leases. A put that is not answered yet may be repeated
+    /// under the next session.
     pub(super) fn lose_registration_leases(&mut self) {
+        let registered = self.registration_leases.extract_if(|_, watched| watched.put.is_some());
+        registered.for_each(|(_, watched)| watched.lost.cancel());
+    }
+
+    /// The client renews nothing any longer.
+    pub(super) fn lose_all_leases(&mut self) {
+        self.key_leases.drain().for_each(|(_, keeper)| keeper.end());
         self.registration_leases.drain().for_each(|(_, watched)| watched.lost.cancel());
     }
 }

@@ -2,17 +2,28 @@
 
 use std::{future::Future, sync::Arc};
 
-use leasehold_protocol::holder::HolderInput;
+use leasehold_protocol::holder::{Holder, HolderConfig, HolderInput};
 use tokio::task::JoinHandle;
 
-use super::Driver;
+use super::{Driver, waiting::WaitingCalls};
 use crate::connection;
 
 impl Driver {
     /// Starts the two tasks that the client cannot do without.
     pub(crate) fn start(self: &Arc<Self>) {
-        self.spawn(Arc::clone(self).run_vital(connection::keep_connected(Arc::clone(self))));
-        self.spawn(Arc::clone(self).run_vital(Arc::clone(self).run_timer()));
+        self.spawn_vital(connection::keep_connected(Arc::clone(self)));
+        self.spawn_vital(Arc::clone(self).run_timer());
+    }
+
+    /// Spawns a task. If it ends before the client is closed (its runtime ends, or it panics), the
+    /// client ends too. Otherwise operations and handles would wait for ever.
+    fn spawn_vital(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        // A parameter of the task, so that it is dropped even if the task never runs.
+        let end = EndOnDrop(Arc::clone(self));
+        self.spawn(async move {
+            let _end = end;
+            task.await;
+        });
     }
 
     /// Spawns a task on the client's runtime. The caller's own runtime may end before the task, or
@@ -21,16 +32,12 @@ impl Driver {
         self.runtime.spawn(work)
     }
 
-    /// Runs a task. If it ends before the client is closed (its runtime ends, or it panics), the
-    /// client ends too. Otherwise operations and handles would wait for ever.
-    async fn run_vital(self: Arc<Self>, task: impl Future<Output = ()>) {
-        let _end = EndOnDrop(self);
-        task.await;
-    }
-
     /// The application closes the session.
     pub(crate) fn close(&self) {
-        self.step(&mut self.core.lock(), HolderInput::Close);
+        let mut core = self.core.lock();
+        self.step(&mut core, HolderInput::Close);
+        // Nothing is renewed from now on.
+        core.lose_all_leases();
     }
 
     /// Ends the session for this client at once, without an answer from a server. All operations
@@ -54,10 +61,15 @@ impl Drop for EndOnDrop {
             return;
         }
         if std::thread::panicking() {
-            // The rules may be in any state, so this takes no step of them.
-            return driver.closed.cancel();
+            // The rules may be in any state after a panic, so new ones close the client.
+            let mut core = driver.core.lock();
+            core.holder = Holder::new(HolderConfig::new(String::new()));
+            core.waiting = WaitingCalls::default();
+            core.locks.drain().for_each(|(_, (_, cell))| cell.end());
         }
-        tracing::warn!("the client is closed, because the runtime that it connected on has ended");
+        tracing::warn!(
+            "the client is closed, because the runtime that it connected on has ended, or the client panicked"
+        );
         driver.end();
     }
 }

@@ -94,10 +94,19 @@ impl DriverCore {
         }
     }
 
+    /// Ends a lock when its release is requested: before another client can own the node. What was
+    /// to run under the lock ends then.
+    pub(super) fn apply_release(&self, change: &Write) {
+        let Write::Unlock { lock, .. } = change else { return };
+        if let Some((_, cell)) = self.locks.get(lock) {
+            cell.lost.cancel();
+        }
+    }
+
     /// Applies the outcome of a lock request or of a change of mode, before its caller receives it.
     /// The outcome of a pending release does not bring back a lock that is gone. (The client loses
-    /// a lock by its own clock in `expire_locks`, in `protocol/src/holder/locks.rs`.)
-    pub(super) fn apply_lock_grant(&mut self, written: &Written, is_pending_release: bool) {
+    /// a lock by its own clock in `expire_granted_locks`, in `protocol/src/holder/locks.rs`.)
+    pub(super) fn apply_lock_outcome(&mut self, written: &Written, is_pending_release: bool) {
         let Some(taken) = written.lock.as_deref() else { return };
         if is_pending_release && !self.locks.contains_key(&taken.lock) {
             return;

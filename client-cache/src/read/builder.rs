@@ -140,6 +140,7 @@ impl<T> Future for ReadFuture<'_, T> {
                     None => waiting.insert(Box::pin(driver.miss(object, read.lease, after))),
                     Some(most) => {
                         if let Some(recent) = driver.recent_copy(&object, most) {
+                            budget.made_progress();
                             return Poll::Ready(Ok((read.convert)(Read::recent(recent))));
                         }
                         waiting.insert(Box::pin(driver.miss_remembered(object, read.lease, after)))

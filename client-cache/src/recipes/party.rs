@@ -220,6 +220,7 @@ impl Party {
         self.dropped.cancel();
         let Some(lock) = self.lock.take() else { return Ok(()) };
         let after = self.client.driver().options.timeout;
+        self.lost.cancel();
         let (removed, path) = (self.remove(), Some(self.node.clone()));
         let released = lock.release().await;
         match tokio::time::timeout(after, removed).await {

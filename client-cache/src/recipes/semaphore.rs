@@ -60,7 +60,7 @@ pub struct Semaphore(PartyPlace);
 ///
 /// At most N clients have permits, if each counts on its own only while [`Permit::remaining`] is
 /// above zero. [`Permit::on_lost`] is cancelled by the owner's own clock, before another client can
-/// get the permit.
+/// get the permit (after a suspension of the machine, up to a second later).
 #[derive(Debug)]
 #[must_use = "the permit is given back when this is dropped"]
 pub struct Permit {

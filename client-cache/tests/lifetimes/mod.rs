@@ -210,3 +210,34 @@ async fn work_under_a_lock_that_ended_unnoticed_is_not_polled() {
     let ended: Result<(), LockError> = lock.run(work).await;
     assert_eq!(ended, Err(LockError::Lost { path: path("/a") }));
 }
+
+/// The runtime is dropped while its thread unwinds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_whose_runtime_panics_ends_all_handles() {
+    let server = Server::start(TERM).await;
+    let (options, (give, given)) = (server.options(), tokio::sync::oneshot::channel());
+    let home = std::thread::spawn(move || {
+        Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(async {
+            let client = leasehold_client_cache::Client::connect(options).await.unwrap();
+            let _ = give.send((client.lock("/a").await.unwrap(), client.events(), client.clone()));
+            panic!("a test panics on purpose");
+        })
+    });
+    let (lock, mut events, client) = within(given).await.unwrap();
+    within(lock.on_lost().cancelled()).await;
+    while within(events.next()).await != Ok(ConnectionState::Closed) {}
+    assert_eq!(within(client.events().next()).await, Err(EventsError::Ended));
+    assert_eq!(within(client.get("/a")).await, Err(ReadError::Closed));
+    assert!(home.join().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_whose_tasks_never_ran_ends() {
+    let options = Options::new(["127.0.0.1:1"]).connect_lazily();
+    let client = std::thread::spawn(|| {
+        let home = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        home.block_on(leasehold_client_cache::Client::connect(options)).unwrap()
+    });
+    let client = client.join().unwrap();
+    assert_eq!(*client.connection_state().borrow(), ConnectionState::Closed);
+}

@@ -1,8 +1,9 @@
 //! Requests in flight: when each was sent, its purpose, and the consents and returns in its header.
 //!
 //! Each sending has its own send id, in rising order. A send id ends once: a server answers it, or
-//! the holder abandons it (the connection ended, or no call waits). The holder ignores answers to
-//! an ended id. So it can forget a recall as soon as every earlier id has ended (S4).
+//! the holder abandons it (the connection ended, or no call waits). A cancelled request that renews
+//! leases stays in flight as a heartbeat, and what it grants is ignored. The holder ignores answers
+//! to an ended id. So it can forget a recall as soon as every earlier id has ended (S4).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -63,8 +64,8 @@ pub(super) struct RequestInFlight {
 }
 
 /// The most heartbeats in flight: more than a client sends within one term. Beyond it, the oldest
-/// is abandoned. A cancelled request that renews leases counts as a heartbeat, but takes the place
-/// of none.
+/// is abandoned. A cancelled request that renews leases counts as a heartbeat, but never displaces
+/// one.
 const HEARTBEATS_MAX: usize = 16;
 
 /// All requests in flight.
@@ -128,18 +129,16 @@ impl RequestsInFlight {
         Some(flight)
     }
 
-    /// Ends the send id of a cancelled request. If the request renews leases, its answer still
-    /// does: otherwise an application that cancels all its calls would lose its leases, because
-    /// each call postpones the next attempt to renew.
+    /// Nobody waits for this request any longer. If it renews leases, it becomes a heartbeat, so
+    /// that its answer still renews them. Otherwise an application that cancels all its calls would
+    /// lose its leases, because each call postpones the next attempt to renew.
     pub(super) fn cancel(&mut self, send_id: SendId) {
         if let Some(flight) = self.end(send_id)
             && flight.renews
             && self.heartbeats.len() < HEARTBEATS_MAX
         {
             self.heartbeats.push_back(send_id);
-            if flight.is_quick {
-                self.quick.insert(send_id);
-            }
+            self.quick.insert(send_id);
             self.live.insert(send_id, RequestInFlight { purpose: Purpose::Heartbeat, ..flight });
         }
     }

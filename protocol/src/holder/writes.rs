@@ -15,7 +15,7 @@ use std::{
 
 use super::{
     Holder, HolderBounds, HolderEffect, SendId, WriteFailure, WriteId, attachments::attached_to_session,
-    in_flight::Purpose, object_leases::ArrivedGrant, volume_leases::RenewalReason,
+    in_flight::Purpose, object_leases::ArrivedGrant, volume_leases::RenewalSelection,
 };
 use crate::{
     command::{Attach, Condition, Write, WriteRefusal, Written},
@@ -312,7 +312,7 @@ impl Holder {
         self.end_delays(now);
         self.consent_when_due(now);
         let path = write.path().cloned();
-        let reason = path.as_ref().map_or(RenewalReason::Due, RenewalReason::OnPath);
+        let reason = path.as_ref().map_or(RenewalSelection::Due, RenewalSelection::OnPath);
         let body = Body::Write { write, dropped, seen };
         let send_id = self.send(Purpose::Write(write_id), body, reason, now);
         if let Some(pending) = self.writes.pending.get_mut(&write_id) {
@@ -348,7 +348,7 @@ impl Holder {
         let AppliedWrite { written, stamp, grant, applied, write_lease_data } = answer;
         self.overtake_older(&pending.dropped, stamp);
         self.note_attachments(&pending.write, &written);
-        let lost_lock = self.apply_lock_grant(&pending.write, &written, now);
+        let lost_lock = self.apply_lock_outcome(&pending.write, &written, now);
         match &pending.write {
             Write::TakeWriteLease { lock, .. } => {
                 self.handle_write_lease_answer(*lock, write_lease_data.map(|data| *data), stamp)
@@ -407,7 +407,7 @@ impl Holder {
         }
         let Some(pending) = self.end_write(write_id) else { return };
         if let Some(send_id) = pending.send_id {
-            self.in_flight.cancel(send_id);
+            self.in_flight.end(send_id);
         }
         let was_sent = pending.sendings > 0;
         if !was_sent {
@@ -425,7 +425,7 @@ impl Holder {
     /// Ends a write whose outcome no longer matters.
     pub(super) fn forget_write(&mut self, write_id: WriteId) {
         if let Some(send_id) = self.end_write(write_id).and_then(|pending| pending.send_id) {
-            self.in_flight.cancel(send_id);
+            self.in_flight.end(send_id);
         }
     }
 

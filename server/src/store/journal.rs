@@ -14,8 +14,8 @@
 //!   before them. If more was lost, there is a gap between both, and the replica does not start
 //!   (`ReplicaStartError::Gap`).
 //!
-//! Before that, it makes sure that it reads what is on the disk, and not only in the kernel's
-//! cache.
+//! First it fsyncs the journals and drops them from the kernel's cache, so that it reads only what
+//! the disk has.
 //!
 //! The cut bytes are first saved to `DIR.cut`, with an fsync. The next cut replaces that file. So
 //! each database has one at most, no longer than a journal.
@@ -58,6 +58,7 @@ pub(super) fn cut(dir: &Path, synced: Synced) -> io::Result<()> {
     for path in journals(dir)?.values() {
         read_from_disk(&File::open(path)?)?;
     }
+    directory::sync(dir)?;
     let Some(path) = written_last(dir)? else { return Ok(()) };
     let mut file = File::options().read(true).write(true).open(&path)?;
     let (end, after) = whole_batches(&mut BufReader::new(&file))?;
@@ -96,7 +97,7 @@ pub(super) fn cut(dir: &Path, synced: Synced) -> io::Result<()> {
 /// it, and lose it in a crash of the machine.
 fn read_from_disk(journal: &File) -> io::Result<()> {
     journal.sync_all()?;
-    // Now all pages count as written, so the kernel drops them, and reads the disk.
+    // No page is dirty now, so the kernel can drop them all.
     Ok(posix_fadvise(journal, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?)
 }
 

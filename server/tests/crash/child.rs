@@ -101,8 +101,9 @@ async fn fail(dir: &Path, mut stores: Stores, error: &std::io::Error) -> ! {
             // A failed store may not close well.
             let _ = stores.close().await;
             let restarted = Stores::open(dir);
-            if let Ok(stores) = &restarted {
-                eprintln!("{RESTARTED}{}", stores.content());
+            match &restarted {
+                Ok(stores) => eprintln!("{RESTARTED}{}", stores.content()),
+                Err(error) => eprintln!("not restarted: {error}"),
             }
             end(FAILED, poisoned)
         }

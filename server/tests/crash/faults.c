@@ -8,7 +8,7 @@
  *   FAULTS_REPORT  a file: "at N OPERATION PATH" when it happens, "total N" at the end
  *
  *   eio      the call fails with EIO, once. What a failed fsync was to make durable never will be, whatever later ones
- *            say (as on Linux). It can still be read, until the kernel is told to drop its pages. When the process exits, the machine crashes too: all that is not durable is lost.
+ *            say (as on Linux). It can still be read, until posix_fadvise drops the pages. When the process exits, the machine crashes too: all that is not durable is lost.
  *   enospc   the call and all later ones that need space fail with ENOSPC.
  *   short    a write writes only half of what it was given, and says so. No error.
  *   kill     the process is killed before the call.
@@ -505,8 +505,17 @@ int posix_fadvise64(int fd, off_t offset, off_t length, int advice) {
     if (advice == POSIX_FADV_DONTNEED && tracked(fd, path)) {
         pthread_mutex_lock(&everything);
         struct inode *inode = inode_of(fd);
-        for (struct undo *undo = latest; undo; undo = undo->earlier)
-            if (undo->inode == inode && undo->is_doomed && undo->change == CONTENT) undo_one(undo);
+        for (struct undo **place = &latest; *place;) {
+            struct undo *undo = *place;
+            if (undo->inode == inode && undo->is_doomed && undo->change == CONTENT) {
+                undo_one(undo);
+                *place = undo->earlier;
+                free(undo->old);
+                free(undo);
+            } else {
+                place = &undo->earlier;
+            }
+        }
         pthread_mutex_unlock(&everything);
     }
     return (int)-kernel(SYS_fadvise64, fd, offset, length, advice, 0);

@@ -47,7 +47,11 @@ impl Point {
         let ended = self.run(&disk);
         let outcome = self.judge_end(&ended, steps).and_then(|()| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            if let Some(restarted) = ended.stderr.lines().find_map(|line| line.strip_prefix(child::RESTARTED)) {
+            let restarted = ended.stderr.lines().find_map(|line| line.strip_prefix(child::RESTARTED));
+            if restarted.is_none() && ended.status == Some(child::FAILED) && self.of == "fdatasync" {
+                return Err("it was not started again".to_owned());
+            }
+            if let Some(restarted) = restarted {
                 runtime.block_on(judge::judge_restart(&disk.data(), restarted))?;
             }
             runtime.block_on(judge::judge(&disk.data(), steps, ended.acknowledged.len(), self.seed))
