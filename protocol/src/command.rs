@@ -16,7 +16,7 @@ pub use crate::attach::Attach;
 use crate::{
     id::{Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, Token, VolumeGeneration},
     lease_name::LeaseName,
-    lock::{LockGrant, LockMode},
+    lock::{LockMode, LockOutcome},
     object::{ObjectSet, Stat, Value},
     path::NodePath,
     time::ClusterTime,
@@ -447,7 +447,7 @@ pub struct Written {
     /// have the id when the answer is repeated (S9).
     pub lease: Option<GrantedKeyLease>,
     /// The lock that was requested, or whose mode changed.
-    pub lock: Option<Box<LockGrant>>,
+    pub lock: Option<Box<LockOutcome>>,
     /// The result of a transaction.
     pub transaction: Option<Box<Transacted>>,
     /// The writer's volume leases to which [`Attach::Session`] attached nodes, each once (S7b). A

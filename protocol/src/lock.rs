@@ -50,7 +50,7 @@ pub enum LockStatus {
 
 /// The result of a request for a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct LockGrant {
+pub struct LockOutcome {
     /// The node.
     pub path: NodePath,
     /// The id of the lock.

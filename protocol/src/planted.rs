@@ -57,8 +57,8 @@ bugs! {
     EndingLeaseRenewed,
     /// A lease is promised beyond its replicated horizon (T6). Review.
     RenewBeyondHorizon,
-    /// A leader promises by the clamped clock instead of the promising clock (T6). Model.
-    PromiseByClampedClock,
+    /// A leader promises by the ending clock instead of the promising clock (T6). Model.
+    PromiseByEndingClock,
     /// A delayed renewal is promised a whole term, but the lease ends with the shorter promise of
     /// its arrival (T6). Review.
     LongerPromiseNotCounted,

@@ -20,7 +20,7 @@ use super::{
     Holder, SendId, WriteId,
     in_flight::Purpose,
     pace::Pace,
-    volume_leases::{KnownVolume, OwnVolumeLease, RenewalReason, Unreported},
+    volume_leases::{KnownVolume, OwnVolumeLease, RenewalSelection, Unreported},
 };
 use crate::{
     id::{Epoch, Incarnation, VolumeGeneration},
@@ -100,7 +100,7 @@ impl Holder {
         // write in flight. The client must not lose these, so it asks for a renewal first.
         if must_keep_lease && !is_sent {
             volume.is_used = true;
-            self.heartbeat(RenewalReason::All, now);
+            self.heartbeat(RenewalSelection::All, now);
             return self.wants_again(Purpose::Acquire(top.clone()), now);
         }
         // An earlier sending may have taken effect. So the client repeats the request, even if
@@ -121,7 +121,7 @@ impl Holder {
         let mut waiters = acquisition.waiters.iter();
         let read = waiters.find_map(|object| self.reads.send_along(object, self.copies.get(object), send_id));
         self.notify_validities(&path);
-        self.send(Purpose::Acquire(top.clone()), Body::Acquire { path, last_valid, read }, RenewalReason::Due, now);
+        self.send(Purpose::Acquire(top.clone()), Body::Acquire { path, last_valid, read }, RenewalSelection::Due, now);
     }
 
     /// Cancels the request for a new lease.

@@ -38,7 +38,7 @@ struct DelayedConsent {
     objects: Vec<Object>,
     due: Instant,
     /// The recall offers the next values.
-    updates: bool,
+    offers_next_values: bool,
 }
 
 /// The recalls to which the holder has not consented yet, because it still uses copies.
@@ -67,7 +67,7 @@ impl Holder {
     /// Delays the consent to a recall, if the client may do so and has a usable copy. The recalled
     /// copies stay in use. Returns for how long at most, if it does.
     pub(super) fn delay_consent(&mut self, recall: &Recall, now: Instant) -> Option<Duration> {
-        let Recall { stamp, ref sets, updates, .. } = *recall;
+        let Recall { stamp, ref sets, offers_next_values, .. } = *recall;
         if self.config.consent_delay.is_zero() {
             return None;
         }
@@ -88,7 +88,7 @@ impl Holder {
         for set in sets {
             self.recalls.remember(set, stamp, self.in_flight.next());
         }
-        self.delayed_consents.by_stamp.insert(stamp, DelayedConsent { objects, due, updates });
+        self.delayed_consents.by_stamp.insert(stamp, DelayedConsent { objects, due, offers_next_values });
         Some(due.since(now))
     }
 
@@ -151,7 +151,7 @@ impl Holder {
             for stamp in due {
                 let Some(delayed) = self.delayed_consents.by_stamp.remove(&stamp) else { continue };
                 let sets = sets_of(delayed.objects);
-                if delayed.updates {
+                if delayed.offers_next_values {
                     self.select_wanted(&sets);
                 }
                 self.drop_and_overtake(&sets, stamp);

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use super::{
     Holder,
     in_flight::Purpose,
-    volume_leases::{RenewalReason, Unreported},
+    volume_leases::{RenewalSelection, Unreported},
 };
 use crate::{
     id::{CoveringNumber, Incarnation},
@@ -89,7 +89,7 @@ impl Holder {
 
     pub(super) fn send_report_part(&mut self, top: &NodePath, now: Instant) {
         if let Some(part) = self.holder_reports.get(top).and_then(|report| report.next_part(top)) {
-            self.send(Purpose::HolderReport(top.clone()), Body::HolderReport(part), RenewalReason::Due, now);
+            self.send(Purpose::HolderReport(top.clone()), Body::HolderReport(part), RenewalSelection::Due, now);
         }
     }
 

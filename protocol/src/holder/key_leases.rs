@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    Holder, HolderEffect, SendId, in_flight::Purpose, pace::Pace, session::LinkState, volume_leases::RenewalReason,
+    Holder, HolderEffect, SendId, in_flight::Purpose, pace::Pace, session::LinkState, volume_leases::RenewalSelection,
 };
 use crate::{
     id::{Incarnation, LeaseId},
@@ -147,7 +147,7 @@ impl Holder {
             leases.push(KeyLeaseRenewal { id: *id, incarnation: lease.incarnation });
         }
         self.key_leases.settle();
-        self.send(Purpose::KeepAlive, Body::KeepAlive { leases }, RenewalReason::Due, now);
+        self.send(Purpose::KeepAlive, Body::KeepAlive { leases }, RenewalSelection::Due, now);
     }
 
     /// Handles the leader's answer to a keep-alive.

@@ -1,15 +1,17 @@
 //! The session's locks, and its positions in lock queues (S10).
 //!
-//! A lock belongs to one incarnation of the lease on its volume. A server's report that the lock
-//! is granted may be old. So the client counts on the lock only while that lease holds on this
-//! clock (S1, T2). When the lease has ended by this clock or on the servers, the lock is lost.
-//! The holder then notifies the application once. The servers may still have the lock, so the
-//! client releases it there (`lose_locks` in `client-cache/src/driver/locks.rs`).
+//! A lock belongs to one incarnation of the lease on its volume. A server's report that the lock is
+//! granted may be old. So the client counts on the lock only while that lease holds on this clock
+//! (S1, T2). When the lease has ended by this clock or on the servers, a granted lock is lost. A
+//! waiting lock is lost only when the lease has ended on the servers. The holder then notifies the
+//! application once. The servers may still have the lock, so the client releases it there
+//! (`lose_locks` in `client-cache/src/driver/locks.rs`).
 //!
 //! To learn of grants and of waiters, the holder has one [`Body::AwaitLocks`] in flight. The leader
 //! answers it when a status has changed. The request names all locks. If there are too many for one
 //! request, successive requests name them in turn. After a grant, the holder waits for
-//! [`FIRST_AWAIT_DELAY`] before it asks. So a short lock costs only two requests.
+//! [`FIRST_AWAIT_DELAY`] before it asks. So a lock that is released before that costs only two
+//! requests.
 
 use std::{
     collections::BTreeMap,
@@ -22,12 +24,12 @@ use super::{
     in_flight::Purpose,
     own_write_lease::OwnWriteLease,
     session::LinkState,
-    volume_leases::{KnownVolume, RenewalReason},
+    volume_leases::{KnownVolume, RenewalSelection},
 };
 use crate::{
     command::{Write, Written},
     id::{Incarnation, LockId},
-    lock::{LockGrant, LockMode, LockStatus},
+    lock::{LockMode, LockOutcome, LockStatus},
     message::{AWAIT_LOCKS_BYTES_MAX, AWAIT_LOCKS_MAX, AwaitedLock, Body},
     path::NodePath,
     reached::{Bound, reached},
@@ -196,8 +198,8 @@ impl Holder {
 
     /// Handles the outcome of a lock request, before the application gets the outcome. Returns the
     /// lock's id if the lock is already lost.
-    pub(super) fn apply_lock_grant(&mut self, change: &Write, written: &Written, now: Instant) -> Option<LockId> {
-        let LockGrant { path, lock, mode, token, volume, incarnation } = written.lock.as_deref()?.clone();
+    pub(super) fn apply_lock_outcome(&mut self, change: &Write, written: &Written, now: Instant) -> Option<LockId> {
+        let LockOutcome { path, lock, mode, token, volume, incarnation } = written.lock.as_deref()?.clone();
         // The lock was released or lost while the change of its mode was in flight.
         if matches!(change, Write::ChangeLockMode { .. }) && !self.locks.by_id.contains_key(&lock) {
             return None;
@@ -239,7 +241,7 @@ impl Holder {
         let (locks, interval) = self.locks.next_batch();
         self.locks.due = Some(now.after(interval));
         let body = Body::AwaitLocks { locks };
-        self.locks.await_in_flight = Some(self.send(Purpose::AwaitLocks, body, RenewalReason::NoRenewal, now));
+        self.locks.await_in_flight = Some(self.send(Purpose::AwaitLocks, body, RenewalSelection::NoRenewal, now));
     }
 
     /// Handles the leader's report of lock statuses. Ignores it if a later request has replaced the
@@ -297,7 +299,7 @@ impl Holder {
 
     /// Finds the owned locks whose lease has ended on this clock, and reports them as lost. This
     /// needs no connection.
-    pub(super) fn expire_locks(&mut self, now: Instant) {
+    pub(super) fn expire_granted_locks(&mut self, now: Instant) {
         let has_expired =
             |(_, volume): (&NodePath, &KnownVolume)| !volume.locks.is_empty() && volume.live(now).is_none();
         if !self.volumes.iter().any(has_expired) {

@@ -82,14 +82,14 @@ use self::{
     in_flight::RequestsInFlight,
     key_leases::OwnKeyLeases,
     locks::OwnLocks,
-    next_values::OwnNextValues,
+    next_values::NextValueRequests,
     reads::Reads,
     recalls::RecallMemory,
     requests::Piggyback,
     send_queue::SendQueue,
     session::{LinkState, OwnSession, ReportedState},
     validity::{CopyValidity, VolumeValidity, may_use},
-    volume_leases::{KnownVolumes, RenewalReason},
+    volume_leases::{KnownVolumes, RenewalSelection},
     watches::OwnWatches,
     write_leases::WriteLeases,
     writes::OwnWrites,
@@ -134,7 +134,7 @@ pub struct Holder {
     watches: OwnWatches,
     drift: DriftSupervision,
     delayed_consents: DelayedConsents,
-    next_values: OwnNextValues,
+    next_values: NextValueRequests,
     /// Effects of the current step. Empty between steps.
     effects: Vec<HolderEffect>,
 }
@@ -166,7 +166,7 @@ impl Holder {
             watches: OwnWatches::default(),
             drift: DriftSupervision::default(),
             delayed_consents: DelayedConsents::default(),
-            next_values: OwnNextValues::default(),
+            next_values: NextValueRequests::default(),
             effects: Vec::new(),
             config,
         }
@@ -210,7 +210,7 @@ impl Holder {
         let has_flushed = self.flush_when_due(now);
         let has_consented = self.consent_when_due(now);
         if (has_flushed || has_consented) && self.link == LinkState::Registered {
-            self.heartbeat(if has_flushed { RenewalReason::Due } else { RenewalReason::Ahead }, now);
+            self.heartbeat(if has_flushed { RenewalSelection::Due } else { RenewalSelection::Ahead }, now);
         }
         self.send_ready(now);
         self.send_keep_alive(now);

@@ -22,7 +22,7 @@ use super::{
     in_flight::{Purpose, RequestInFlight},
     object_leases::ArrivedGrant,
     session::LinkState,
-    volume_leases::RenewalReason,
+    volume_leases::RenewalSelection,
 };
 use crate::{
     id::Epoch,
@@ -35,11 +35,11 @@ use crate::{
 
 /// The objects with a `ReadNextValue` in flight, each with the latest sending.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct OwnNextValues {
+pub(super) struct NextValueRequests {
     objects: BTreeMap<Object, SendId>,
 }
 
-impl OwnNextValues {
+impl NextValueRequests {
     /// The request of an object has ended.
     pub(super) fn end(&mut self, object: &Object) {
         self.objects.remove(object);
@@ -83,7 +83,8 @@ impl Holder {
                 reached(Bound::OwnNextValues);
                 return;
             }
-            // It had a copy, so it asks as a reader that comes back, for the whole object term.
+            // The client had a copy. So the request asks for a lease of the whole object term, as a
+            // returning reader does.
             let lease = match offer {
                 LeaseOffer::Everybody => LeaseRequest::Returning,
                 LeaseOffer::OnRequest | LeaseOffer::Nobody => LeaseRequest::Explicit,
@@ -91,7 +92,7 @@ impl Holder {
             let body = Body::ReadNextValue { object: object.clone(), lease };
             // The request renews nothing: a promise counts from the arrival of the request, and the
             // answer may come after its end.
-            let send_id = self.send(Purpose::ReadNextValue(object.clone()), body, RenewalReason::NoRenewal, now);
+            let send_id = self.send(Purpose::ReadNextValue(object.clone()), body, RenewalSelection::NoRenewal, now);
             self.next_values.objects.insert(object, send_id);
         }
     }

@@ -19,7 +19,7 @@ use std::{
 
 use super::{
     Holder, HolderEffect, ReadFailure, ReadId, SendId, copies::CachedCopy, in_flight::Purpose,
-    object_leases::ArrivedGrant, volume_leases::RenewalReason,
+    object_leases::ArrivedGrant, volume_leases::RenewalSelection,
 };
 use crate::{
     id::{Epoch, Revision, Stamp},
@@ -265,11 +265,11 @@ impl Holder {
         let (body, reason) = match waits_for_flush {
             // When the answer comes, the client may have died. Renewed leases would then last for
             // another term.
-            true => (Body::AwaitRead { object: object.clone(), known, lease }, RenewalReason::NoRenewal),
+            true => (Body::AwaitRead { object: object.clone(), known, lease }, RenewalSelection::NoRenewal),
             false if wants_lease => {
-                (Body::Read { object: object.clone(), known, lease }, RenewalReason::OnPath(&object.path))
+                (Body::Read { object: object.clone(), known, lease }, RenewalSelection::OnPath(&object.path))
             }
-            false => (Body::Read { object: object.clone(), known, lease }, RenewalReason::Due),
+            false => (Body::Read { object: object.clone(), known, lease }, RenewalSelection::Due),
         };
         let send_id = self.send(Purpose::Read(object.clone()), body, reason, now);
         if let Some(fetch) = self.reads.fetches.get_mut(object) {

@@ -166,7 +166,7 @@ impl Holder {
         if let Some(at_most) = in_use {
             return self.effects.push(delayed(DelayReason::InUse { at_most }));
         }
-        if recall.updates && !has_gap {
+        if recall.offers_next_values && !has_gap {
             self.select_wanted(sets);
         }
         let consent = HolderEffect::Consent(Consent { session, stamp: recall.stamp });
@@ -248,7 +248,7 @@ mod tests {
     fn recalls_are_counted_for_each_epoch_from_one() {
         let recall = |epoch, number| {
             let stamp = Stamp { epoch: Epoch(epoch), sequence: 10 * number };
-            Recall { session: crate::id::SessionId(1), stamp, number, sets: Vec::new(), updates: false }
+            Recall { session: crate::id::SessionId(1), stamp, number, sets: Vec::new(), offers_next_values: false }
         };
         let mut recalls = RecallMemory::new(&HolderBounds::DEFAULT);
         let mut gaps = |epoch, numbers: &[u64]| {

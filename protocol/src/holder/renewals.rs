@@ -9,7 +9,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    Holder, HolderEffect, in_flight::Purpose, session::LinkState, volume_leases::RenewalReason, watches::WATCH_WAIT,
+    Holder, HolderEffect, in_flight::Purpose, session::LinkState, volume_leases::RenewalSelection, watches::WATCH_WAIT,
 };
 use crate::{
     message::{Body, Lapse, Promise},
@@ -103,7 +103,7 @@ impl Holder {
     pub(super) fn note_time(&mut self, now: Instant) {
         let is_endangered = self.volumes.note_expired(self.link == LinkState::Registered, now);
         self.expire_key_leases(now);
-        self.expire_locks(now);
+        self.expire_granted_locks(now);
         let has_session_expired = self.session.as_ref().is_some_and(|session| now >= session.until);
         if is_endangered || has_session_expired {
             self.endangered();
@@ -130,11 +130,11 @@ impl Holder {
 
     /// Sends a request that only renews and compares clocks.
     pub(super) fn send_heartbeat(&mut self, now: Instant) {
-        self.heartbeat(RenewalReason::Ahead, now);
+        self.heartbeat(RenewalSelection::Ahead, now);
     }
 
     /// Like `send_heartbeat`, with other renewals.
-    pub(super) fn heartbeat(&mut self, reason: RenewalReason<'_>, now: Instant) {
+    pub(super) fn heartbeat(&mut self, reason: RenewalSelection<'_>, now: Instant) {
         let question = self.clock_question(now);
         self.send(Purpose::Heartbeat, Body::Heartbeat(question), reason, now);
     }

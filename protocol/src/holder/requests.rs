@@ -10,7 +10,7 @@ use super::{
     Holder, HolderBounds, HolderEffect, SendId,
     in_flight::{Purpose, RequestInFlight},
     session::LinkState,
-    volume_leases::RenewalReason,
+    volume_leases::RenewalSelection,
 };
 use crate::{
     id::{Epoch, Stamp},
@@ -83,7 +83,7 @@ impl Holder {
     }
 
     /// Sends a request, with renewals, consents and returns in its header.
-    pub(super) fn send(&mut self, purpose: Purpose, body: Body, reason: RenewalReason<'_>, now: Instant) -> SendId {
+    pub(super) fn send(&mut self, purpose: Purpose, body: Body, reason: RenewalSelection<'_>, now: Instant) -> SendId {
         let is_quick = body.is_nonblocking();
         let renews_session = self.session.as_ref().is_some_and(|session| session.pace.piggyback_from() <= now);
         let mut header = self.header(&purpose, is_quick, reason, now);
@@ -98,7 +98,13 @@ impl Holder {
         send_id
     }
 
-    fn header(&mut self, purpose: &Purpose, is_quick: bool, reason: RenewalReason<'_>, now: Instant) -> RequestHeader {
+    fn header(
+        &mut self,
+        purpose: &Purpose,
+        is_quick: bool,
+        reason: RenewalSelection<'_>,
+        now: Instant,
+    ) -> RequestHeader {
         let clocks = self.question_along(purpose);
         let Some(session) = &mut self.session else { return RequestHeader::default() };
         if is_quick {

@@ -12,7 +12,7 @@ use super::{
     in_flight::{Purpose, RequestInFlight},
     pace::Pace,
     recalls::RecallMemory,
-    volume_leases::{KnownVolumes, RenewalReason},
+    volume_leases::{KnownVolumes, RenewalSelection},
 };
 use crate::{
     id::{Epoch, SessionId, Stamp},
@@ -118,10 +118,10 @@ impl Holder {
             return;
         }
         if self.session.is_some() {
-            self.send(Purpose::Register, Body::Register, RenewalReason::All, now);
+            self.send(Purpose::Register, Body::Register, RenewalSelection::All, now);
         } else {
             let name = self.config.name.clone();
-            self.send(Purpose::Open, Body::Open { name }, RenewalReason::Due, now);
+            self.send(Purpose::Open, Body::Open { name }, RenewalSelection::Due, now);
         }
     }
 
@@ -349,7 +349,7 @@ impl Holder {
         self.end_watches(&WatchFailure::Closed);
         self.reported_state = ReportedState::Closing;
         if self.link == LinkState::Registered {
-            self.send(Purpose::Close, Body::Close, RenewalReason::Due, now);
+            self.send(Purpose::Close, Body::Close, RenewalSelection::Due, now);
         } else {
             self.closed();
         }

@@ -141,7 +141,7 @@ impl KnownVolume {
 
 /// Selects the renewals in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum RenewalReason<'a> {
+pub(super) enum RenewalSelection<'a> {
     /// The request is about this path. It renews the lease on the path's volume, and leases that
     /// were last renewed a third of a term ago.
     OnPath(&'a NodePath),
@@ -250,29 +250,29 @@ impl KnownVolumes {
     /// or a lock to the lease.
     pub(super) fn renewals(
         &mut self,
-        reason: RenewalReason<'_>,
+        reason: RenewalSelection<'_>,
         is_quick: bool,
         may_have_dependents: impl Fn(&NodePath) -> bool,
         now: Instant,
     ) -> Vec<Renew> {
         let touched = match reason {
-            RenewalReason::OnPath(path) => Some(self.nearest(path)),
-            RenewalReason::Due | RenewalReason::Ahead | RenewalReason::All => None,
-            RenewalReason::NoRenewal => return Vec::new(),
+            RenewalSelection::OnPath(path) => Some(self.nearest(path)),
+            RenewalSelection::Due | RenewalSelection::Ahead | RenewalSelection::All => None,
+            RenewalSelection::NoRenewal => return Vec::new(),
         };
         let mut chosen: Vec<(Instant, NodePath)> = Vec::new();
         for (top, volume) in &self.map {
             let Some(lease) = &volume.lease else { continue };
             let is_touched = touched.as_ref() == Some(top);
             let is_due = match reason {
-                RenewalReason::Ahead | RenewalReason::All => true,
+                RenewalSelection::Ahead | RenewalSelection::All => true,
                 _ => now >= lease.pace.piggyback_from() && now < lease.until,
             };
             if !is_touched && !is_due {
                 continue;
             }
             let may_renew = match reason {
-                RenewalReason::Ahead => volume.renews_ahead(self.renewal),
+                RenewalSelection::Ahead => volume.renews_ahead(self.renewal),
                 _ => volume.renews(self.renewal),
             };
             let is_needed = is_touched || volume.is_needed(self.renewal);
@@ -485,7 +485,7 @@ mod tests {
         let mut renewed = BTreeSet::new();
         for _ in 0..3 {
             assert!(volumes.are_due(later));
-            let renewals = volumes.renewals(RenewalReason::Due, true, |_| false, later);
+            let renewals = volumes.renewals(RenewalSelection::Due, true, |_| false, later);
             assert_eq!(renewals.len(), RENEWALS_MAX);
             renewed.extend(renewals.into_iter().map(|renew| renew.volume));
         }

@@ -10,7 +10,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{Holder, HolderEffect, SendId, WatchFailure, WatchId, in_flight::Purpose, volume_leases::RenewalReason};
+use super::{Holder, HolderEffect, SendId, WatchFailure, WatchId, in_flight::Purpose, volume_leases::RenewalSelection};
 use crate::{
     change::{Changes, Watched},
     id::Revision,
@@ -98,7 +98,7 @@ impl Holder {
         // A new watch must learn when it has reported everything up to now.
         let wait = if watch.is_caught_up { WATCH_WAIT } else { Duration::ZERO };
         let body = Body::Watch { watched, after, wait, bytes_max };
-        let send_id = self.send(Purpose::Watch(id), body, RenewalReason::NoRenewal, now);
+        let send_id = self.send(Purpose::Watch(id), body, RenewalSelection::NoRenewal, now);
         if let Some(watch) = self.watches.watches.get_mut(&id) {
             watch.stage = WatchStage::Sent(send_id);
         }

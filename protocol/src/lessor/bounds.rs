@@ -97,7 +97,7 @@ pub struct LessorBounds {
     pub expiries_waiting_max: usize,
     /// The most leases that one step examines to find ended ones. A million leases that were
     /// renewed at one moment are also examined at one moment, ended or not. During a long step the
-    /// lessor serves nothing else, and the clamped clock falls behind (T4). A timer starts the next
+    /// lessor serves nothing else, and the ending clock falls behind (T4). A timer starts the next
     /// step.
     pub expiry_scan_max: usize,
     /// The most leases whose orphans one command removes: they share one round of consents.

@@ -7,7 +7,7 @@
 //! committed, plus all the time since its proposal (T6).
 //!
 //! One clock is not enough. A deposed leader that does not know of its pause would promise time by
-//! the clamped clock that its successor has already counted. A model with one clock had 201
+//! the ending clock that its successor has already counted. A model with one clock had 201
 //! violations in 7,730 runs; with two it had none in 963,136.
 //!
 //! # Where the clocks start
@@ -47,7 +47,7 @@ use crate::{
     time::{ClusterTime, Instant},
 };
 
-/// The most that one step advances the clamped clock. The lessor asks for steps several times as
+/// The most that one step advances the ending clock. The lessor asks for steps several times as
 /// often (see [`STEP_EVERY`]), so this cuts off only pauses.
 pub const STEP_MAX: Duration = Duration::from_millis(200);
 
@@ -68,8 +68,8 @@ pub(super) fn run_on_max(tick: Duration) -> Duration {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ClusterClock {
-    /// The clamped clock's reading at `at`.
-    clamped: ClusterTime,
+    /// The ending clock's reading at `at`.
+    ending: ClusterTime,
     at: Instant,
     /// The last entry of the leader's own epoch that it saw committed: its cluster time, and when
     /// it was proposed.
@@ -79,7 +79,7 @@ pub(super) struct ClusterClock {
 impl ClusterClock {
     /// A clock that stands still at the time in the log, until the epoch begins.
     pub(super) fn new(logged: ClusterTime, now: Instant) -> Self {
-        Self { clamped: logged, at: now, committed: None }
+        Self { ending: logged, at: now, committed: None }
     }
 
     /// Starts the clocks when the first entry of the epoch is applied (T4). `logged` is the cluster
@@ -87,11 +87,11 @@ impl ClusterClock {
     /// it must not be overestimated.
     pub(super) fn begin(&mut self, logged: ClusterTime, run_on: Duration, proposed_at: Instant, now: Instant) {
         let start = logged.after(run_on);
-        (self.clamped, self.at) = (start, self.at.max(now));
+        (self.ending, self.at) = (start, self.at.max(now));
         self.committed = Some((start, proposed_at));
     }
 
-    /// Once the epoch has begun, advances the clamped clock by the time since the last step, up to
+    /// Once the epoch has begun, advances the ending clock by the time since the last step, up to
     /// [`STEP_MAX`] (T4). `oldest` is the time of the oldest uncommitted proposal: the clock stops
     /// [`run_on_max`] after it.
     pub(super) fn advance(&mut self, now: Instant, oldest: Option<ClusterTime>, tick: Duration) {
@@ -99,9 +99,9 @@ impl ClusterClock {
             if now.since(self.at) > STEP_MAX {
                 reached(Bound::ClockStep);
             }
-            let next = self.clamped.after(now.since(self.at).min(STEP_MAX));
+            let next = self.ending.after(now.since(self.at).min(STEP_MAX));
             let most = oldest.map_or(next, |oldest| oldest.after(run_on_max(tick)));
-            self.clamped = self.clamped.max(next.min(most));
+            self.ending = self.ending.max(next.min(most));
         }
         self.at = self.at.max(now);
     }
@@ -118,7 +118,7 @@ impl ClusterClock {
 
     /// The time by which leases end: never fast.
     pub(super) fn ending_time(&self) -> ClusterTime {
-        self.clamped
+        self.ending
     }
 
     /// The time by which leases are promised: never slow. `None` before an entry of the epoch is

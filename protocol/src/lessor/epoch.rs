@@ -3,7 +3,8 @@
 //! A new leader knows which volume leases exist, because these are in the replicated state. It does
 //! not know which copies its clients have. So each session with a volume lease is a covering holder
 //! of that volume, until its holder report arrives or the leases of all copies that the report may
-//! name have ended.
+//! name have ended. If the object term is zero, the session is not covering. With the setting
+//! [`Tracking::Covering`], it stays covering until its volume lease ends.
 
 use std::collections::BTreeSet;
 
@@ -29,8 +30,8 @@ impl Lessor {
         self.epoch = Some(*epoch);
         let run_on = self.run_on.min(run_on_max(state.tick()));
         self.clock.begin(state.cluster_time(), run_on, proposed_at, cx.now);
-        // The log does not have the time heard yet, and the next leader must know it. So the lessor
-        // proposes the first tick at once, which logs it.
+        // The clock has just moved on by `run_on`, and the log does not show that yet. The next
+        // leader must know it. So the lessor proposes the first tick at once.
         self.last_tick = None;
         self.orphans = state.orphans().counted().collect();
         self.lease_ends = LeaseEnds::from_horizons(state, self.config.bounds.departed_max);

@@ -1,9 +1,9 @@
 //! Requests that wait for changes of locks (S10).
 //!
-//! The log grants locks in the order of the lock queues, and the replicated state has them. A
-//! client waits with one request for changes of its locks: a grant, or a new waiter. The lessor
-//! answers when the status of a named lock differs from the status in the request. So it wakes only
-//! the clients concerned. After a lost answer the client asks any leader again.
+//! The replicated state grants locks, usually in order of arrival. A client waits with one request
+//! for changes of its locks: a grant, or a new waiter. The lessor answers when the status of a
+//! named lock differs from the status in the request. So it wakes only the clients concerned. After
+//! a lost answer the client asks any leader again.
 
 use std::collections::{BTreeMap, BTreeSet};
 

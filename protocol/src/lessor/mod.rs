@@ -83,7 +83,7 @@ use counters::{Unhashed, VolumeCounters};
 use drift::DriftReports;
 use leases::LeaseEnds;
 use locks::AwaitedLocks;
-use next_values::NextValues;
+use next_values::NextValueReads;
 use object_leases::ObjectLeases;
 use proposal_queue::ProposalQueue;
 use recalls::RecallChannel;
@@ -222,7 +222,7 @@ pub struct Lessor {
     proven_reads: VecDeque<WaitingRead>,
     /// Reads that wait for a write lease to be flushed.
     blocked_reads: BlockedReads,
-    next_values: NextValues,
+    next_values: NextValueReads,
     proposal_queue: ProposalQueue,
     proposals: u64,
     in_flight: BTreeMap<u64, ProposalInFlight>,
@@ -286,7 +286,7 @@ impl Lessor {
             next_round_reads: Vec::new(),
             proven_reads: VecDeque::new(),
             blocked_reads: BlockedReads::default(),
-            next_values: NextValues::default(),
+            next_values: NextValueReads::default(),
             proposal_queue: ProposalQueue::default(),
             proposals: 0,
             in_flight: BTreeMap::new(),

@@ -1,5 +1,5 @@
-//! Reads of next values (`Body::ReadNextValue`): each waits until the writes of its object have
-//! ended that were pending when it arrived, and is then a read like any other (S6).
+//! Reads of next values (`Body::ReadNextValue`): each first waits for the writes of its object that
+//! were pending when it arrived. After they have ended, it is a read like any other (S6).
 //!
 //! A client sends such a read for a copy that it gave up for a write, in a volume with
 //! [`OnWrite::Update`]. No application waits for the answer. So these reads have bounds of their
@@ -23,12 +23,13 @@ use crate::{
     work::CountVisits,
 };
 
-/// The waiting reads of one object: by the last write that each waits for, and by session.
+/// The waiting reads of one object: by the last write that had arrived before each read, and by
+/// session. A read waits for the writes of its object up to that one.
 type WaitingOfObject = BTreeMap<(PendingWriteId, SessionId), WaitingRead>;
 
 /// The reads of next values that no quorum round is proving at the moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct NextValues {
+pub(super) struct NextValueReads {
     waiting: BTreeMap<Object, WaitingOfObject>,
     /// The waiting reads, by session.
     by_session: BTreeSet<(SessionId, Object, PendingWriteId)>,
@@ -38,24 +39,30 @@ pub(super) struct NextValues {
     proven: VecDeque<WaitingRead>,
 }
 
-impl NextValues {
+impl NextValueReads {
     fn len(&self) -> usize {
         self.by_session.len() + self.woken.len() + self.proven.len()
     }
 
-    /// The waiting reads of the session, each with its object and the last write that it waits for.
+    /// The waiting reads of the session, each with its object and the last write that had arrived
+    /// before it.
     fn waiting_of(&self, session: SessionId) -> impl Iterator<Item = &(SessionId, Object, PendingWriteId)> {
         let first = Object::data(NodePath::root());
         self.by_session.range((session, first.clone(), 0)..(session.next(), first, 0)).counted()
     }
 
-    /// Adds a read that waits for the writes up to `through`. Returns the session's earlier read of
-    /// the object, which it replaces.
+    /// The write that the session's waiting read of the object waits for, if there is such a read.
+    fn waits_through(&self, session: SessionId, object: &Object) -> Option<PendingWriteId> {
+        let of_object = (session, object.clone(), 0)..=(session, object.clone(), PendingWriteId::MAX);
+        self.by_session.range(of_object).next().map(|(_, _, through)| *through)
+    }
+
+    /// Adds a read that waits for the writes of its object up to `through`. Returns the session's
+    /// earlier read of the object, which it replaces.
     fn wait(&mut self, object: Object, through: PendingWriteId, read: WaitingRead) -> Option<WaitingRead> {
         let session = read.requester.session;
-        let of_object = (session, object.clone(), 0)..=(session, object.clone(), PendingWriteId::MAX);
-        let earlier = self.by_session.range(of_object).next().cloned();
-        let earlier = earlier.and_then(|(_, object, through)| self.remove(session, &object, through));
+        let earlier = self.waits_through(session, &object);
+        let earlier = earlier.and_then(|earlier| self.remove(session, &object, earlier));
         self.by_session.insert((session, object.clone(), through));
         self.waiting.entry(object).or_default().insert((through, session), read);
         earlier
@@ -149,13 +156,13 @@ impl NextValues {
             let first = first_of(object);
             let waits = |(through, _): &&(PendingWriteId, SessionId)| first.is_some_and(|first| first <= *through);
             if let Some((through, session)) = reads.keys().find(|key| !waits(key)) {
-                return Err(format!("{session} waits for write {through} of {object}, which has ended"));
+                return Err(format!("{session} waits for the writes of {object} up to {through}, which have ended"));
             }
             let is_listed = |(through, session): &(PendingWriteId, SessionId)| {
                 self.by_session.contains(&(*session, object.clone(), *through))
             };
             if reads.is_empty() || !reads.keys().all(is_listed) {
-                return Err(format!("the reads of the next value of {object} are not those by session"));
+                return Err(format!("the index by session does not match the waiting reads of {object}"));
             }
         }
         let waiting: usize = self.waiting.values().map(BTreeMap::len).sum();
@@ -176,12 +183,16 @@ impl Lessor {
         if !self.writes.changes_object(&object) {
             return self.read(read, cx);
         }
-        // Its answer may be late, so it renews nothing, and need not take memory for that.
+        // The answer may come late. So the request renews nothing, and the lessor stores nothing
+        // about renewals for it.
         (read.requester.renewed, read.requester.clocks) = (Vec::new(), None);
         let session = read.requester.session;
         let (most, of_session_most) = (self.config.bounds.next_values_max, self.config.bounds.session_next_values_max);
         let of_session = self.next_values.waiting_of(session).take(of_session_most).count();
+        // A request that replaces an earlier one adds none.
+        let replaces = self.next_values.waits_through(session, &object).is_some();
         let refused = match (self.next_values.len(), of_session) {
+            _ if replaces => None,
             (count, _) if count >= most => Some((Bound::NextValuesWaiting, count, most)),
             (_, count) if count >= of_session_most => Some((Bound::SessionNextValues, count, of_session_most)),
             _ => None,

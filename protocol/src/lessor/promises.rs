@@ -119,7 +119,7 @@ impl Lessor {
         arrived: Instant,
         now: Instant,
     ) -> Option<PromiseReach> {
-        let promising = if self.planted(Bug::PromiseByClampedClock) {
+        let promising = if self.planted(Bug::PromiseByEndingClock) {
             self.clock.ending_time()
         } else {
             self.clock.promising_time(now)?

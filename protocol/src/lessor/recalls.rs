@@ -68,8 +68,8 @@ pub(super) struct NewRecall {
     pub(super) sets: Vec<ObjectSet>,
     /// The volumes on which the session has the leases, and in whose counters it counts.
     pub(super) volumes: Vec<NodePath>,
-    /// The client may ask for the next values ([`Recall::updates`]).
-    pub(super) updates: bool,
+    /// The client may ask for the next values ([`Recall::offers_next_values`]).
+    pub(super) offers_next_values: bool,
 }
 
 /// A recall that the session has answered.
@@ -105,13 +105,13 @@ impl RecallChannel {
         &mut self,
         session: SessionId,
         epoch: Epoch,
-        (NewRecall { sets, volumes, updates }, through): (NewRecall, WriteLeaseId),
+        (NewRecall { sets, volumes, offers_next_values }, through): (NewRecall, WriteLeaseId),
         now: Instant,
     ) -> (Stamp, Option<Recall>) {
         let waits = self.registration.is_none() || self.has_unsent();
         let stamp = self.stamp(epoch);
         self.recalls += 1;
-        let recall = Recall { session, stamp, number: self.recalls, sets, updates };
+        let recall = Recall { session, stamp, number: self.recalls, sets, offers_next_values };
         self.by_set.extend(recall.sets.iter().map(|set| (set.clone(), stamp)));
         self.by_sent.insert((now, stamp));
         let (since, sent, volumes, delay) = (now, now, Unhashed(volumes), Unhashed(None));

@@ -235,7 +235,7 @@ impl Lessor {
         if self.blocked_reads.recalled.insert(path.clone(), lease) != Some(lease) {
             let sets = vec![ObjectSet::One(Object::data(path.clone()))];
             let volumes = record.lease.volume().into_iter().cloned().collect();
-            self.recall_sets(record.session, epoch, NewRecall { sets, volumes, updates: false }, cx);
+            self.recall_sets(record.session, epoch, NewRecall { sets, volumes, offers_next_values: false }, cx);
         }
     }
 

@@ -29,7 +29,7 @@ pub struct Recall {
     /// True if a put, a delete or a transaction caused the recall, and all its volumes have
     /// [`OnWrite::Update`](crate::lease_policy::OnWrite::Update). The client may ask for the next
     /// values with its consent: see [`PushRequest`].
-    pub updates: bool,
+    pub offers_next_values: bool,
 }
 
 /// From a client to the server that sent the recall: the copies are dropped. The client caches no

@@ -21,15 +21,16 @@ pub enum Refusal {
         leader: Option<String>,
     },
     /// The server cannot prove that it leads, or stopped leading before it proposed the write. Or a
-    /// later request replaced this one. The client sends the request again.
-    #[error("the server could not prove its leadership; try again")]
+    /// later request replaced this one. The client sends the request again, unless it asked for a
+    /// next value.
+    #[error("the server did not handle the request; try again")]
     Retry,
     /// The server stopped leading after it proposed the write, which may still take effect. The
     /// client sends it again under the same sequence to learn the outcome.
     #[error("the leader changed while the write was being committed; it may still take effect")]
     OutcomeUnknown,
     /// The session has not registered with this epoch, or not on this connection.
-    #[error("session registered with epoch {got}; the leader has epoch {expected}")]
+    #[error("session not registered with the leader on this connection; its epoch is {got}, the leader's {expected}")]
     NotRegistered {
         /// The epoch in the request.
         got: Epoch,

@@ -195,7 +195,7 @@ impl State {
     /// Whether the lease has attached nodes or locks.
     pub fn has_dependents(&self, lease: &LeaseKey) -> bool {
         let has_any = |incarnation| {
-            self.attached_nodes(incarnation).next().is_some() || self.locks_under(incarnation).next().is_some()
+            self.attached_nodes(incarnation).next().is_some() || self.locks_of_lease(incarnation).next().is_some()
         };
         self.leases.get(lease).is_some_and(|lease| has_any(lease.incarnation))
     }

@@ -3,11 +3,12 @@
 //! The locks of a node are ordered by arrival. The first ones are granted, the others wait. A
 //! shared lock behind a waiting exclusive lock waits too, so that readers do not starve a writer.
 //! While a shared lock waits for an upgrade, no further lock on the node is granted. When a lock
-//! ends, the same command grants the next locks. The sole owner of a node can hand its lock over
-//! to a named waiter, ahead of earlier waiters.
+//! ends, the same command grants the next locks. The sole owner of a node can hand its lock over to
+//! a named waiter, ahead of earlier waiters.
 //!
-//! A grant gives a waiter its token, or ends a pending upgrade. Only waiters without a token and
-//! pending upgrades are granted, so no request is granted twice.
+//! A lock without a token waits. A grant gives it a token, so it no longer waits. An upgrade that
+//! is granted is no longer pending. So no request is granted twice. (A request that is sent again
+//! gets its first outcome: `write_once` in `sessions.rs`.)
 //!
 //! A lock ends with the lease under it. So a grant needs no check of the waiter's lease. (Jepsen
 //! found that etcd 3.4.3 granted locks to waiters whose lease had expired.)
@@ -27,7 +28,7 @@ use super::{RowKey, State, touched::Touched};
 use crate::{
     command::{Attach, IntendedLeases, LeaseKey, WriteRefusal, Written},
     id::{Incarnation, LockId, SessionId, Token, WriteLeaseId},
-    lock::{LockGrant, LockMode, LockStatus},
+    lock::{LockMode, LockOutcome, LockStatus},
     path::NodePath,
     planted::Bug,
     reached::{Bound, reached},
@@ -74,13 +75,13 @@ impl State {
     }
 
     /// The locks under the lease.
-    pub fn locks_under(&self, incarnation: Incarnation) -> impl Iterator<Item = LockId> + use<'_> {
+    pub fn locks_of_lease(&self, incarnation: Incarnation) -> impl Iterator<Item = LockId> + use<'_> {
         self.locks.of_lease(incarnation)
     }
 
-    /// Whether a session owns a lock with this token at or below `top`. A resource asks this before
-    /// it acts for a lock owner (S10).
-    pub fn is_locked_under(&self, top: &NodePath, token: Token) -> bool {
+    /// Whether a session owns a lock with this token at or below `top`. The comparison of a lock's
+    /// token in a transaction uses this (S10).
+    pub fn has_lock_in(&self, top: &NodePath, token: Token) -> bool {
         let record = self.locks.by_token.get(&token).and_then(|id| self.locks.rows.get(id));
         record.is_some_and(|(path, record)| top.contains(path) && !matches!(record.lease, LeaseKey::LockDelay(_)))
     }
@@ -236,7 +237,7 @@ impl State {
         };
         self.locks.insert(id, path.clone(), record);
         touched.insert(RowKey::Lock(id, path.clone()));
-        self.lock_grant(id)
+        self.lock_outcome(id)
     }
 
     /// Changes the mode of a lock. The token of a downgraded lock stays the same.
@@ -258,7 +259,7 @@ impl State {
             self.locks.set_write_lease(id, None);
         }
         self.grant_locks(path, touched);
-        self.lock_grant(id)
+        self.lock_outcome(id)
     }
 
     /// Ends a lock that its owner releases.
@@ -313,9 +314,9 @@ impl State {
         Written { revision: self.meta.revision, ..Written::default() }
     }
 
-    fn lock_grant(&self, id: LockId) -> Written {
+    fn lock_outcome(&self, id: LockId) -> Written {
         let grant = self.locks.rows.get(&id).and_then(|(path, record)| match &record.lease {
-            LeaseKey::Volume(_, volume) => Some(LockGrant {
+            LeaseKey::Volume(_, volume) => Some(LockOutcome {
                 path: path.clone(),
                 lock: id,
                 mode: record.mode,
@@ -430,7 +431,9 @@ impl State {
         if let Some((id, record)) = successors.next()
             && (record.token.is_none() || successors.next().is_some())
         {
-            return Err(format!("lock {id} on {path} was handed over, and waits, or is one of several such locks"));
+            return Err(format!(
+                "lock {id} on {path} was handed over: expected it to be granted, and the only such lock on the node"
+            ));
         }
         let first = self.locks.on(path).find(|(_, record)| record.token.is_none());
         if let Some((first, _)) = first

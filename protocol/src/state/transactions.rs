@@ -30,7 +30,7 @@ impl State {
     /// The first comparison that does not hold. `None` if all hold, which chooses [`Branch::Then`].
     fn failed_compare(&self, transaction: &Transaction) -> Option<FailedCompare> {
         let mut failed = transaction.compares.iter().enumerate().filter(|(_, compare)| {
-            !compare.matches(self.data(&compare.path).as_ref(), |token| self.is_locked_under(&compare.path, token))
+            !compare.matches(self.data(&compare.path).as_ref(), |token| self.has_lock_in(&compare.path, token))
         });
         let (index, compare) = failed.next()?;
         // Under a write lease only the lock may be compared. The stat is not disclosed.

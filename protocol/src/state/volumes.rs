@@ -231,9 +231,12 @@ mod tests {
         // Some sort between a node and the nodes below it.
         let names = ["a", "a-", "a0", "é", "ê"];
         let below = |path: &NodePath| names.map(|name| path.child(name).expect("valid"));
-        let two: Vec<NodePath> =
-            below(&NodePath::root()).iter().flat_map(|one| [&below(one)[..], &[one.clone()]].concat()).collect();
-        let all: Vec<NodePath> = two.iter().flat_map(|two| [&below(two)[..], &[two.clone()]].concat()).collect();
+        let two: Vec<NodePath> = below(&NodePath::root())
+            .iter()
+            .flat_map(|one| [&below(one)[..], std::slice::from_ref(one)].concat())
+            .collect();
+        let all: Vec<NodePath> =
+            two.iter().flat_map(|two| [&below(two)[..], std::slice::from_ref(two)].concat()).collect();
         let record = VolumeRecord::new(VolumeSettings::DEFAULT, Revision(0));
         for step in 1..40 {
             let tops = std::iter::once(NodePath::root()).chain(all.iter().step_by(step).cloned());

@@ -144,7 +144,8 @@ mod tests {
         step("first registration", &mut |all| all.register(session, 1, own, &recalls));
         step("registration elsewhere", &mut |all| all.register(session, 2, next, &recalls));
         step("late registration", &mut |all| all.register(session, 1, own, &recalls));
-        let recall = Recall { session, stamp: Stamp::default(), number: 1, sets: Vec::new(), updates: false };
+        let recall =
+            Recall { session, stamp: Stamp::default(), number: 1, sets: Vec::new(), offers_next_values: false };
         step("recall", &mut |all| all.recall(recall.clone()));
         step("end of a session", &mut |all| all.forget(session));
         step("first registration again", &mut |all| all.register(session, 3, next, &recalls));

@@ -58,9 +58,9 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (10, 0xcd03_bf49_c0a5_8762);
+const WIRE: (u16, u64) = (10, 0x4c18_138b_0b49_fa3e);
 const LOG: (u8, u64) = (7, 0xb8fd_d3fc_ec62_c763);
-const STATE: (u8, u64) = (7, 0xb10a_9e44_e384_8a5c);
+const STATE: (u8, u64) = (7, 0x67e6_89ff_9450_e168);
 const SNAPSHOT: (u8, u64) = (6, 0x1afb_b5e0_6f3e_40e5);
 const DURABLE_INDEX: (u8, u64) = (2, 0xdba7_8029_99de_8e18);
 const STORE_IDENTITY: (u8, u64) = (6, 0xb5a6_ce50_a0fb_af44);

@@ -31,7 +31,7 @@ const FOUND: &[(Bug, &str, usize)] = &[
     (Bug::LateRequestHonoured, "broken-return", 15),
     (Bug::ExemptWriterWithoutStamp, "writer-reads", 13),
     (Bug::RenewBeyondHorizon, "reelection", 3),
-    (Bug::PromiseByClampedClock, "deposed-promises", 11),
+    (Bug::PromiseByEndingClock, "deposed-promises", 11),
     (Bug::LeaseWithoutMargin, "cut-holder", 3),
     (Bug::NoProbe, "cut-holder", 8),
     (Bug::ConsentsOfEarlierEpoch, "reelection", 16),

@@ -490,7 +490,7 @@ impl<'a> Draw<'a> {
     /// A recall.
     pub fn recall(&mut self, session: SessionId, epoch: Epoch) -> Recall {
         let (stamp, number, sets) = (self.stamp(epoch), self.number(8), self.list(3, Self::set));
-        Recall { session, stamp, number, sets, updates: self.one_in(2) }
+        Recall { session, stamp, number, sets, offers_next_values: self.one_in(2) }
     }
 
     /// A consent.

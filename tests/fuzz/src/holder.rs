@@ -19,7 +19,7 @@ use leasehold_protocol::{
     holder::{Holder, HolderConfig, HolderEffect, HolderInput, ReadId, SendId, WatchId, WriteId},
     id::{CoveringNumber, Epoch, Incarnation, LockId, Revision, SessionId, Stamp, Token, VolumeGeneration},
     lease_policy::LeaseRequest,
-    lock::LockGrant,
+    lock::LockOutcome,
     message::{
         AcquiredVolume, Answer, Body, CoveringLease, Grant, KeyLeasePromise, KeyLeaseRenewal, Lapse, Promise,
         ReadAnswer, Recall, Refusal, Renew, Request, Response, Revival,
@@ -320,7 +320,13 @@ impl World {
         let session = SessionId(self.sessions);
         let recall = if self.is_honest {
             let sets = vec![draw.set(), draw.set()];
-            Recall { session, stamp: self.stamp(draw), number: self.recalls, sets, updates: draw.below(2) == 0 }
+            Recall {
+                session,
+                stamp: self.stamp(draw),
+                number: self.recalls,
+                sets,
+                offers_next_values: draw.below(2) == 0,
+            }
         } else {
             draw.recall(session, Epoch(self.epoch))
         };

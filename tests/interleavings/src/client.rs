@@ -121,7 +121,13 @@ impl Client {
     /// acknowledged at once.
     pub(crate) fn recall(&self) {
         let sets = vec![ObjectSet::One(object())];
-        self.step(HolderInput::Recalled(Recall { session: SESSION, stamp: stamp(3), number: 1, sets, updates: false }));
+        self.step(HolderInput::Recalled(Recall {
+            session: SESSION,
+            stamp: stamp(3),
+            number: 1,
+            sets,
+            offers_next_values: false,
+        }));
     }
 
     /// No more consents are needed: the write takes effect, and is acknowledged to its writer.

@@ -7,7 +7,7 @@ use leasehold_protocol::{
     command::Write,
     holder::HolderInput,
     id::LockId,
-    lock::{LockGrant, LockMode, LockStatus},
+    lock::{LockMode, LockOutcome, LockStatus},
     path::NodePath,
 };
 
@@ -106,7 +106,7 @@ impl World {
     }
 
     /// A request for a lock was answered.
-    pub(crate) fn lock_answered(&mut self, place: usize, change: Option<&Write>, grant: &LockGrant) {
+    pub(crate) fn lock_answered(&mut self, place: usize, change: Option<&Write>, grant: &LockOutcome) {
         let status = match grant.token {
             Some(token) => LockStatus::Granted { token, mode: grant.mode, is_contended: false },
             None => LockStatus::Waiting,

@@ -38,7 +38,7 @@ planted! {
     counting_a_term_from_its_receipt_is_found: TermFromReceipt,
     ending_a_lease_without_its_margin_is_found: LeaseWithoutMargin,
     renewing_beyond_the_horizon_is_found: RenewBeyondHorizon,
-    promising_by_the_clamped_clock_is_found: PromiseByClampedClock,
+    promising_by_the_ending_clock_is_found: PromiseByEndingClock,
     serving_after_expiry_is_found: ServeAfterExpiry,
     consenting_without_dropping_is_found: ConsentWithoutDrop,
     writing_beyond_the_consents_is_found: WriteBeyondConsents,

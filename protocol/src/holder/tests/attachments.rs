@@ -206,7 +206,7 @@ fn lapsed_lease_of_attaching_put_is_renewed_before_new_one() {
 fn answer_older_than_a_volume_ends_no_lock_in_it() {
     use crate::{
         id::{LockId, Token},
-        lock::{LockGrant, LockMode},
+        lock::{LockMode, LockOutcome},
     };
     let mut client = Client::leased();
     let effects = client.read(5, "/v/x");
@@ -221,7 +221,7 @@ fn answer_older_than_a_volume_ends_no_lock_in_it() {
     let send_id = client.send(7, lock);
     let (lock, token) = (LockId(4), Some(Token(5)));
     let (volume, incarnation) = (path("/v"), Incarnation(2));
-    let grant = LockGrant { path: path("/v/l"), lock, mode: LockMode::Exclusive, token, volume, incarnation };
+    let grant = LockOutcome { path: path("/v/l"), lock, mode: LockMode::Exclusive, token, volume, incarnation };
     let written = Written { lock: Some(Box::new(grant)), ..Written::default() };
     let answered = written_answer(written);
     client.answer(send_id, answered);

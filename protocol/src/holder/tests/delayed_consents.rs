@@ -199,7 +199,13 @@ fn new_leader_gets_no_consent_to_a_recall_of_the_last() {
     let next = Epoch(EPOCH.0 + 1);
     // A recall of the new leader overtakes its answer.
     let newer = Stamp { epoch: next, sequence: 7 };
-    client.recall(Recall { session: SESSION, stamp: newer, number: 1, sets: vec![one("/b")], updates: false });
+    client.recall(Recall {
+        session: SESSION,
+        stamp: newer,
+        number: 1,
+        sets: vec![one("/b")],
+        offers_next_values: false,
+    });
     let result = Ok(Answer::Registered { coverings: vec![] });
     let effects =
         client.respond(register, Response { epoch: next, promises: vec![], lapses: vec![], clocks: None, result });

@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     command::{WriteRefusal, Written},
     id::{LockId, Token},
-    lock::{LockGrant, LockMode, LockStatus},
+    lock::{LockMode, LockOutcome, LockStatus},
     message::{AWAIT_LOCKS_MAX, AwaitedLock, CONSENTS_MAX, Lapse, RENEWALS_MAX, RETURNS_MAX},
     path::PATH_MAX_BYTES,
 };
@@ -18,8 +18,8 @@ fn lock() -> Write {
     Write::Lock { path: path("/a"), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO }
 }
 
-fn lock_answer(token: Option<u64>, incarnation: u64) -> Answer {
-    let grant = LockGrant {
+fn lock_outcome(token: Option<u64>, incarnation: u64) -> Answer {
+    let grant = LockOutcome {
         path: path("/a"),
         lock: LOCK,
         mode: LockMode::Exclusive,
@@ -47,7 +47,7 @@ impl Client {
     fn lock(&mut self, token: Option<u64>, incarnation: u64) -> Vec<HolderEffect> {
         let effects = self.write(5, lock());
         let send_id = self.only(&effects).0;
-        self.answer(send_id, lock_answer(token, incarnation))
+        self.answer(send_id, lock_outcome(token, incarnation))
     }
 
     fn remaining(&self) -> Duration {
@@ -299,7 +299,7 @@ fn locks_beyond_one_request_are_named_in_turn() {
     let mut client = Client::leased();
     let count = AWAIT_LOCKS_MAX as u64 + 10;
     for number in 1..=count {
-        let grant = LockGrant {
+        let grant = LockOutcome {
             path: path("/a"),
             lock: LockId(number),
             mode: LockMode::Exclusive,
@@ -307,7 +307,7 @@ fn locks_beyond_one_request_are_named_in_turn() {
             volume: NodePath::root(),
             incarnation: Incarnation(1),
         };
-        client.holder.apply_lock_grant(
+        client.holder.apply_lock_outcome(
             &lock(),
             &Written { lock: Some(Box::new(grant)), ..Written::default() },
             client.now,
@@ -346,8 +346,8 @@ fn locks_with_long_paths_are_named_in_turn() {
         let path = path(&format!("{dirs}/{number:0>255}"));
         assert_eq!(path.as_str().len(), PATH_MAX_BYTES);
         let (id, mode, token) = (LockId(number), LockMode::Exclusive, Some(Token(number)));
-        let grant = LockGrant { path, lock: id, mode, token, volume: NodePath::root(), incarnation: Incarnation(1) };
-        client.holder.apply_lock_grant(
+        let grant = LockOutcome { path, lock: id, mode, token, volume: NodePath::root(), incarnation: Incarnation(1) };
+        client.holder.apply_lock_outcome(
             &lock(),
             &Written { lock: Some(Box::new(grant)), ..Written::default() },
             client.now,

@@ -123,7 +123,7 @@ fn read_answer(volume: &str, content: Option<Content>, grant: Option<Grant>) -> 
 }
 
 fn recall(sequence: u64, number: u64, sets: Vec<ObjectSet>) -> Recall {
-    Recall { session: SESSION, stamp: stamp(sequence), number, sets, updates: false }
+    Recall { session: SESSION, stamp: stamp(sequence), number, sets, offers_next_values: false }
 }
 
 fn consent(sequence: u64) -> HolderEffect {

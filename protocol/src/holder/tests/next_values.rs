@@ -5,7 +5,7 @@ use crate::message::PUSH_WAIT_MAX;
 
 /// Recalls these sets, for a write in a volume that updates.
 fn updating(sequence: u64, number: u64, sets: Vec<ObjectSet>) -> Recall {
-    Recall { updates: true, ..recall(sequence, number, sets) }
+    Recall { offers_next_values: true, ..recall(sequence, number, sets) }
 }
 
 fn selected(text: &str) -> HolderEffect {

@@ -254,7 +254,7 @@ impl World {
                     stamp,
                     number: self.recalls,
                     sets,
-                    updates: stamp.sequence.is_multiple_of(2),
+                    offers_next_values: stamp.sequence.is_multiple_of(2),
                 }));
             }
             10 => {

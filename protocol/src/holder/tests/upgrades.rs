@@ -5,13 +5,13 @@ use super::*;
 use crate::{
     command::Written,
     id::{LockId, Token},
-    lock::{LockGrant, LockMode, LockStatus},
+    lock::{LockMode, LockOutcome, LockStatus},
 };
 
 const LOCK: LockId = LockId(4);
 
-fn lock_answer(mode: LockMode, token: Option<u64>) -> Answer {
-    let grant = LockGrant {
+fn lock_outcome(mode: LockMode, token: Option<u64>) -> Answer {
+    let grant = LockOutcome {
         path: path("/a"),
         lock: LOCK,
         mode,
@@ -35,7 +35,7 @@ fn lock(client: &mut Client, mode: LockMode) -> SendId {
 fn upgrading() -> (Client, SendId) {
     let mut client = Client::leased();
     let send_id = lock(&mut client, LockMode::Shared);
-    client.answer(send_id, lock_answer(LockMode::Shared, Some(9)));
+    client.answer(send_id, lock_outcome(LockMode::Shared, Some(9)));
     let mode = LockMode::Exclusive;
     let effects = client.write(6, Write::ChangeLockMode { path: path("/a"), lock: LOCK, mode, wait: true });
     let send_id = client.only(&effects).0;
@@ -55,7 +55,7 @@ fn known_status(client: &mut Client) -> (SendId, LockStatus) {
 #[test]
 fn upgrade_is_known_by_its_answer() {
     let (mut client, send_id) = upgrading();
-    client.answer(send_id, lock_answer(LockMode::Exclusive, Some(10)));
+    client.answer(send_id, lock_outcome(LockMode::Exclusive, Some(10)));
     assert_eq!(known_status(&mut client).1, granted(LockMode::Exclusive, 10));
 }
 
@@ -65,7 +65,7 @@ fn late_upgrade_answer_does_not_undo_reported_grant() {
     let (await_locks, status) = known_status(&mut client);
     assert_eq!(status, granted(LockMode::Shared, 9));
     client.answer(await_locks, Answer::LockStatuses(vec![(LOCK, granted(LockMode::Exclusive, 10))]));
-    client.answer(send_id, lock_answer(LockMode::Shared, Some(9)));
+    client.answer(send_id, lock_outcome(LockMode::Shared, Some(9)));
     client.step(HolderInput::Disconnected);
     let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
@@ -82,7 +82,7 @@ fn lock_granted_after_its_lease_ended_is_lost() {
     let mut client = Client::leased();
     let send_id = lock(&mut client, LockMode::Exclusive);
     client.now = at(110);
-    let effects = client.answer(send_id, lock_answer(LockMode::Exclusive, Some(9)));
+    let effects = client.answer(send_id, lock_outcome(LockMode::Exclusive, Some(9)));
     assert_eq!(effects.last(), Some(&HolderEffect::LocksLost { locks: vec![LOCK] }));
 }
 
@@ -91,7 +91,7 @@ fn waiting_lock_answered_after_its_lease_ended_stays() {
     let mut client = Client::leased();
     let send_id = lock(&mut client, LockMode::Exclusive);
     client.now = at(110);
-    let effects = client.answer(send_id, lock_answer(LockMode::Exclusive, None));
+    let effects = client.answer(send_id, lock_outcome(LockMode::Exclusive, None));
     assert!(!effects.contains(&HolderEffect::LocksLost { locks: vec![LOCK] }), "the lease may still be renewed");
     assert!(
         sent(&effects).iter().any(|(_, body)| matches!(body, Body::AwaitLocks { .. })),
@@ -105,7 +105,7 @@ fn waiting_lock_answered_after_its_lease_ended_stays() {
 fn downgrade_cannot_be_cancelled() {
     let mut client = Client::leased();
     let send_id = lock(&mut client, LockMode::Exclusive);
-    client.answer(send_id, lock_answer(LockMode::Exclusive, Some(9)));
+    client.answer(send_id, lock_outcome(LockMode::Exclusive, Some(9)));
     client.step(HolderInput::Disconnected);
     client.write(6, Write::ChangeLockMode { path: path("/a"), lock: LOCK, mode: LockMode::Shared, wait: true });
     assert_eq!(client.step(HolderInput::CancelWrite(WriteId(6))), []);
@@ -115,7 +115,7 @@ fn downgrade_cannot_be_cancelled() {
     let downgrade =
         |(send_id, body)| matches!(body, Body::Write { write: Write::ChangeLockMode { .. }, .. }).then_some(send_id);
     let downgrade = sent(&effects).into_iter().find_map(downgrade).expect("the downgrade is sent");
-    let effects = client.answer(downgrade, lock_answer(LockMode::Shared, Some(9)));
+    let effects = client.answer(downgrade, lock_outcome(LockMode::Shared, Some(9)));
     assert!(
         effects.iter().any(|effect| matches!(effect, HolderEffect::WriteDone { write: WriteId(6), result: Ok(_) }))
     );

@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     command::{WriteRefusal, Written},
     id::{LockId, Token},
-    lock::{LockGrant, LockMode, WriteLeaseStatus},
+    lock::{LockMode, LockOutcome, WriteLeaseStatus},
     message::{DelayNotice, DelayReason},
     object::Value,
 };
@@ -70,7 +70,7 @@ impl Client {
         let lock = Write::Lock { path: path("/a"), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO };
         let effects = client.write(5, lock);
         let send_id = client.only(&effects).0;
-        let grant = LockGrant {
+        let grant = LockOutcome {
             path: path("/a"),
             lock: LOCK,
             mode: LockMode::Exclusive,

@@ -15,7 +15,7 @@ fn recall(channel: &mut RecallChannel, sets: Vec<ObjectSet>, now: Instant) -> (S
     match channel.unanswered_recall_of(epoch, &sets) {
         Some(stamp) => (stamp, None),
         None => {
-            let made = NewRecall { sets, volumes: Vec::new(), updates: false };
+            let made = NewRecall { sets, volumes: Vec::new(), offers_next_values: false };
             channel.recall(session, epoch, (made, NONE), now)
         }
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     command::Written,
     id::{LockId, Token},
-    lock::{LockGrant, LockMode, LockStatus},
+    lock::{LockMode, LockOutcome, LockStatus},
     message::{AwaitedLock, LockInfo},
     work::take_visited,
 };
@@ -12,11 +12,11 @@ use crate::{
 use LockMode::{Exclusive, Shared};
 
 impl World {
-    fn lock(&mut self, session: SessionId, mode: LockMode, delay: Duration) -> LockGrant {
+    fn lock(&mut self, session: SessionId, mode: LockMode, delay: Duration) -> LockOutcome {
         self.lock_at("/a", session, mode, delay)
     }
 
-    fn lock_at(&mut self, at: &str, session: SessionId, mode: LockMode, delay: Duration) -> LockGrant {
+    fn lock_at(&mut self, at: &str, session: SessionId, mode: LockMode, delay: Duration) -> LockOutcome {
         self.write(session, Write::Lock { path: path(at), mode, wait: true, delay });
         match answer(&self.commit()) {
             Answer::Written { written: Written { lock: Some(grant), .. }, .. } => *grant,
@@ -24,7 +24,7 @@ impl World {
         }
     }
 
-    fn locker(&mut self, mode: LockMode) -> (SessionId, LockGrant) {
+    fn locker(&mut self, mode: LockMode) -> (SessionId, LockOutcome) {
         let session = self.session();
         self.acquire(session, None);
         let grant = self.lock(session, mode, Duration::ZERO);
@@ -44,7 +44,7 @@ impl World {
     }
 }
 
-fn granted(grant: &LockGrant, is_contended: bool) -> LockStatus {
+fn granted(grant: &LockOutcome, is_contended: bool) -> LockStatus {
     LockStatus::Granted { token: grant.token.expect("the lock is granted"), mode: grant.mode, is_contended }
 }
 
@@ -233,7 +233,7 @@ fn upgrading_owner_learns_that_the_last_waiter_left() {
 /// Sessions that share a node, and as many others nodes. Each awaits changes of all its locks.
 struct Sharers {
     world: World,
-    sharers: Vec<(SessionId, Vec<LockGrant>)>,
+    sharers: Vec<(SessionId, Vec<LockOutcome>)>,
 }
 
 impl Sharers {
@@ -255,9 +255,9 @@ impl Sharers {
 
     fn await_all(&mut self, is_contended: bool) {
         for (session, grants) in &self.sharers {
-            let known = |grant: &LockGrant| granted(grant, is_contended && grant.path == path("/a"));
+            let known = |grant: &LockOutcome| granted(grant, is_contended && grant.path == path("/a"));
             let awaited =
-                |grant: &LockGrant| AwaitedLock { path: grant.path.clone(), lock: grant.lock, known: known(grant) };
+                |grant: &LockOutcome| AwaitedLock { path: grant.path.clone(), lock: grant.lock, known: known(grant) };
             let locks = grants.iter().map(awaited).collect();
             assert_eq!(self.world.request(*session, Body::AwaitLocks { locks }), []);
         }

@@ -48,7 +48,7 @@ fn next_value_comes_with_a_lease_when_the_write_has_ended() {
     let writer = world.session();
     let [recall] = recalls(&world.write(writer, put("/a", b"1"))).try_into().expect("one holder");
     let recall: Recall = recall;
-    assert!(recall.updates);
+    assert!(recall.offers_next_values);
     assert_eq!(world.ask_next(holder), [], "the write is pending");
     world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
     let effects = world.commit();
@@ -92,12 +92,12 @@ fn only_writes_of_values_offer_the_next_value() {
     let mut world = World::new();
     world.holder(&data("/a"));
     let writer = world.session();
-    assert!(!recalls(&world.write(writer, put("/a", b"1")))[0].updates, "the volume only recalls");
+    assert!(!recalls(&world.write(writer, put("/a", b"1")))[0].offers_next_values, "the volume only recalls");
     let mut world = World::updating();
     world.holder(&data("/a"));
     let writer = world.session();
     let effects = world.write(writer, Write::CreateVolume { path: path("/a"), settings: VolumeSettings::DEFAULT });
-    assert!(!recalls(&effects)[0].updates, "it writes no value");
+    assert!(!recalls(&effects)[0].offers_next_values, "it writes no value");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn next_value_recalls_no_write_lease() {
         .try_into()
         .expect("the writer of the value has a lease");
     let recall: Recall = recall;
-    assert!(!recall.updates, "the value may change without a write");
+    assert!(!recall.offers_next_values, "the value may change without a write");
     world.step(LessorInput::Consent(Consent { session: reader, stamp: recall.stamp }));
     world.commit();
     let effects = world.ask_next(reader);
@@ -158,6 +158,8 @@ fn next_values_beyond_the_bounds_are_busy() {
         let effects = world.request(holder, Body::ReadNextValue { object: data("/b"), lease: LeaseRequest::Returning });
         let refusal = Refusal::Busy { what: "reads of next values".to_owned(), got: 1, most: 1 };
         assert_eq!(result(&effects), Err(refusal));
+        let effects = world.ask_next(holder);
+        assert_eq!(result(&effects), Err(Refusal::Retry), "the later request replaces the earlier, which is answered");
     }
 }
 

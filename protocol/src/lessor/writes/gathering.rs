@@ -340,15 +340,19 @@ impl Lessor {
             }
             false => sets,
         };
-        let updates = self.updates(write_id, leases.keys(), cx.state);
-        let made = NewRecall { sets: sets.into_iter().collect(), volumes: leases.keys().cloned().collect(), updates };
+        let offers_next_values = self.offers_next_values(write_id, leases.keys(), cx.state);
+        let made = NewRecall {
+            sets: sets.into_iter().collect(),
+            volumes: leases.keys().cloned().collect(),
+            offers_next_values,
+        };
         let (stamp, sets_recalled) = self.recall_sets(holder, epoch, made, cx);
         self.writes.wait(write_id, holder, ConsentWait { stamp: Some(stamp), leases, expires_at, sets_recalled });
     }
 
     /// Whether the holder may ask for the value that the write leaves: if it writes values, and all
     /// these volumes want it ([`OnWrite::Update`]).
-    fn updates<'a>(
+    fn offers_next_values<'a>(
         &self,
         write_id: PendingWriteId,
         mut volumes: impl Iterator<Item = &'a NodePath>,

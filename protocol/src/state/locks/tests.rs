@@ -40,7 +40,7 @@ impl Waiters {
         Self { fixture, sessions }
     }
 
-    fn ask(&mut self, place: usize, write: Write) -> Result<Option<LockGrant>, WriteRefusal> {
+    fn ask(&mut self, place: usize, write: Write) -> Result<Option<LockOutcome>, WriteRefusal> {
         let written = self.fixture.write(self.sessions[place], write)?;
         Ok(written.lock.map(|grant| *grant))
     }
@@ -75,7 +75,7 @@ fn lock_names_its_volume_lease_and_changes_no_node() {
     let mut waiters = Waiters::new(1);
     let grant = waiters.ask(0, lock("/a/b", Exclusive, false)).expect("free").expect("a lock");
     let incarnation = waiters.fixture.state.lease(&waiters.lease(0)).expect("a lease").incarnation;
-    let expected = LockGrant {
+    let expected = LockOutcome {
         path: path("/a/b"),
         lock: LockId(1),
         mode: Exclusive,
@@ -86,8 +86,8 @@ fn lock_names_its_volume_lease_and_changes_no_node() {
     assert_eq!(grant, expected);
     assert_eq!((waiters.fixture.state.revision().0, waiters.fixture.state.node(&path("/a"))), (0, None));
     assert!(
-        waiters.fixture.state.is_locked_under(&NodePath::root(), Token(2))
-            && !waiters.fixture.state.is_locked_under(&NodePath::root(), Token(1))
+        waiters.fixture.state.has_lock_in(&NodePath::root(), Token(2))
+            && !waiters.fixture.state.has_lock_in(&NodePath::root(), Token(1))
     );
 }
 
@@ -190,7 +190,7 @@ fn upgrade_waits_for_other_owners_and_gets_new_token() {
     waiters.ask(1, unlock("/a", two)).expect("the lock is granted");
     let status = waiters.fixture.state.lock_status(&path("/a"), one);
     let LockStatus::Granted { token, mode: Exclusive, is_contended: true } = status else { panic!("{status:?}") };
-    assert!(Some(token) > old && !waiters.fixture.state.is_locked_under(&NodePath::root(), old.expect("held")));
+    assert!(Some(token) > old && !waiters.fixture.state.has_lock_in(&NodePath::root(), old.expect("held")));
     assert_eq!(waiters.token(writer), None, "the upgrade overtakes the waiters");
 }
 
@@ -230,7 +230,7 @@ fn lost_lock_blocks_its_node_for_the_lock_delay() {
     waiters.expire(waiters.lease(0));
     assert_eq!(waiters.token(second), None);
     assert_eq!(waiters.fixture.state.lock_status(&path("/a"), grant.lock), LockStatus::Ended);
-    assert!(!waiters.fixture.state.is_locked_under(&NodePath::root(), grant.token.expect("free")));
+    assert!(!waiters.fixture.state.has_lock_in(&NodePath::root(), grant.token.expect("free")));
     let lease =
         waiters.fixture.state.lease(&LeaseKey::LockDelay(grant.lock)).expect("the lock delay has its own lease");
     assert_eq!(
@@ -326,7 +326,7 @@ fn hand_over_skips_queue_in_one_entry_with_larger_token() {
     assert_eq!(waiters.ask(0, hand_over("/a", one, three)), Ok(None));
     assert!(waiters.token(three) > token && waiters.token(two).is_none());
     assert_eq!(waiters.fixture.state.lock_status(&path("/a"), one), LockStatus::Ended);
-    assert!(!waiters.fixture.state.is_locked_under(&path("/a"), token.expect("the lock was granted")));
+    assert!(!waiters.fixture.state.has_lock_in(&path("/a"), token.expect("the lock was granted")));
     // The order of arrival counts again: the first waiter is still the first.
     let token = waiters.token(three);
     let (four, _) = waiters.lock(3, Exclusive);

@@ -121,7 +121,7 @@ fn flushed_value_is_visible_and_write_lease_continues() {
     fixture.put(other, "/a", "other's");
     let refusal = WriteRefusal::NotAWriteLease { path: path("/a"), lock: LOCK };
     assert_eq!(fixture.write(session, flush(LOCK, 2, Some("late"), false)), Err(refusal));
-    assert!(fixture.state.is_locked_under(&path("/a"), Token(2)), "the lock is still granted");
+    assert!(fixture.state.has_lock_in(&path("/a"), Token(2)), "the lock is still granted");
     assert_eq!(value(&fixture), b"other's");
 }
 

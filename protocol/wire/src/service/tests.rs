@@ -102,7 +102,7 @@ fn recall(sequence: u64) -> Recall {
         stamp: Stamp { epoch: Epoch(1), sequence },
         number: sequence,
         sets: Vec::new(),
-        updates: false,
+        offers_next_values: false,
     }
 }
 

@@ -145,7 +145,7 @@ impl World {
     }
 
     /// The lock that a request for a lock gets. `None` for other writes.
-    fn taken(&self, write: &Write, draw: &mut Draw<'_>) -> Option<LockGrant> {
+    fn taken(&self, write: &Write, draw: &mut Draw<'_>) -> Option<LockOutcome> {
         let (path, lock, mode) = match write {
             Write::Lock { path, mode, .. } => (path.clone(), LockId(draw.number(8)), *mode),
             Write::ChangeLockMode { path, lock, mode, .. } => (path.clone(), *lock, *mode),
@@ -153,7 +153,7 @@ impl World {
         };
         let token = draw.maybe(|draw| Token(draw.number(12)));
         let incarnation = Incarnation(self.incarnations.saturating_sub(draw.below(4) / 3));
-        Some(LockGrant { volume: self.volume(&path, draw), path, lock, mode, token, incarnation })
+        Some(LockOutcome { volume: self.volume(&path, draw), path, lock, mode, token, incarnation })
     }
 
     /// Any answer to any request, under any epoch.

@@ -1,4 +1,4 @@
-//! *The clamped clock stands still until the epoch begins* (T4), because no client can renew
+//! *The ending clock stands still until the epoch begins* (T4), because no client can renew
 //! before.
 
 use std::time::Duration;
