@@ -101,6 +101,8 @@ pub(crate) type WriteOutcome = Result<Written, holder::WriteFailure>;
 #[derive(Debug)]
 struct DriverCore {
     holder: Holder,
+    /// Stays set if a step panics.
+    is_stepping: bool,
     leases: VolumeLeases,
     /// The reads and writes that the application waits for.
     waiting: WaitingCalls,
@@ -154,6 +156,7 @@ impl Driver {
         };
         let core = DriverCore {
             holder: Holder::new(config),
+            is_stepping: false,
             leases: VolumeLeases::default(),
             waiting: WaitingCalls::default(),
             release_writes: HashMap::new(),
@@ -308,6 +311,7 @@ impl Driver {
     /// Runs a step of the rules, and executes its effects in order. Returns the reply to a recall
     /// among them.
     fn step(&self, core: &mut DriverCore, input: HolderInput) -> Option<RecallReply> {
+        core.is_stepping = true;
         let mut step = DriverStep::default();
         let mut next = Some(input);
         while let Some(input) = next {
@@ -325,6 +329,7 @@ impl Driver {
             next = step.follow_ups.pop_front();
         }
         self.wind_timer(core);
+        core.is_stepping = false;
         step.recall_reply
     }
 

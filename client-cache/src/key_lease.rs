@@ -129,11 +129,11 @@ impl<'a> IntoFuture for LeaseInfoBuilder<'a> {
 /// Then the lease ends by itself after its TTL. [`KeyLease::revoke`] ends it at once.
 ///
 /// The lease is lost if no server answers in time, or if somebody revokes it. [`KeyLease::on_lost`]
-/// is then cancelled: by this client's own clock at the latest, and before any server counts the
-/// lease as expired. So an application that listens to it stops in time. After a suspension of the
-/// machine, `on_lost` can be up to a second late; [`KeyLease::remaining`] is right at once. A
-/// request that the application has sent to another system may still arrive there after the loss.
-/// Only that system can refuse it.
+/// is then cancelled: by this client's own clock at the latest. That is before any server counts
+/// the lease as expired, except after a suspension of the machine: then up to a second after it
+/// resumes. [`KeyLease::remaining`] is right at once. An application that listens to `on_lost`
+/// stops in time. A request that the application has sent to another system may still arrive there
+/// after the loss. Only that system can refuse it.
 #[derive(Debug)]
 #[must_use = "the lease is not renewed after this is dropped"]
 pub struct KeyLease {

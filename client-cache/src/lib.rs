@@ -44,9 +44,9 @@
 //!
 //! A call with options returns a builder: its methods set options, and `.await` makes the call. A
 //! path is text or a [`NodePath`]. Whatever can be lost has `remaining`, which is zero before
-//! anybody else can have it, and `on_lost`, which is cancelled then too. After a suspension of the
-//! machine, `on_lost` can be up to a second late. Whatever yields items is a
-//! [`Stream`](futures::Stream).
+//! anybody else can have it. `on_lost` is cancelled at that time (after a suspension of the
+//! machine, up to a second later); that of a registration, only when its lease has ended for good.
+//! Whatever yields items is a [`Stream`](futures::Stream).
 //!
 //! # Concepts
 //!

@@ -55,8 +55,7 @@ pub enum Mirrored {
 
 #[derive(Debug)]
 struct MirrorShared {
-    /// Locked for moments only, so that no reader delays a change. A reader that needs longer takes
-    /// the `Arc`.
+    /// Locked for moments only. A reader that needs longer takes the `Arc`.
     snapshot: RwLock<Arc<Subtree>>,
     revision: watch::Sender<Revision>,
     told: broadcast::Sender<Mirrored>,
@@ -64,15 +63,27 @@ struct MirrorShared {
 }
 
 impl MirrorShared {
+    /// Changes the snapshot. Only the mirror's task calls this. If a reader has the snapshot, this
+    /// changes a copy, which it makes without the lock.
+    fn update(&self, change: impl Fn(&mut Subtree)) {
+        if let Some(snapshot) = Arc::get_mut(&mut self.snapshot.write()) {
+            return change(snapshot);
+        }
+        let before = Arc::clone(&self.snapshot.read());
+        let mut after = Subtree::clone(&before);
+        change(&mut after);
+        *self.snapshot.write() = Arc::new(after);
+    }
+
     fn apply(&self, change: Change) {
-        Arc::make_mut(&mut *self.snapshot.write()).apply(&change);
+        self.update(|snapshot| snapshot.apply(&change));
         self.revision.send_replace(change.revision);
         // There may be no listener.
         let _ = self.told.send(Mirrored::Change(Arc::new(change)));
     }
 
     fn pass(&self, revision: Revision) {
-        Arc::make_mut(&mut *self.snapshot.write()).revision = revision;
+        self.update(|snapshot| snapshot.revision = revision);
         self.revision.send_replace(revision);
     }
 
@@ -110,8 +121,8 @@ impl Mirror {
     }
 
     /// Reads the whole subtree as of one revision. `visit` does not see changes that arrive
-    /// meanwhile. The first of them copies the mirror's index of nodes, so use a
-    /// [snapshot](Mirror::snapshot) for long work. `visit` may call the mirror's other methods.
+    /// meanwhile. While it runs, each change copies the mirror's index of nodes, so keep it short.
+    /// `visit` may call the mirror's other methods.
     pub fn read<T>(&self, visit: impl FnOnce(&Subtree) -> T) -> T {
         visit(&self.current())
     }

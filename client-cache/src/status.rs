@@ -3,6 +3,10 @@
 use std::{
     future::poll_fn,
     pin::Pin,
+    sync::atomic::{
+        AtomicBool,
+        Ordering::{Acquire, Release},
+    },
     task::{Context, Poll, ready},
 };
 
@@ -126,6 +130,8 @@ pub(crate) enum ServerReach {
 pub(crate) struct Status {
     state: watch::Sender<ConnectionState>,
     events: broadcast::Sender<ConnectionState>,
+    /// Set before [`ConnectionState::Closed`] is sent.
+    is_closed: AtomicBool,
     reach: watch::Sender<ServerReach>,
     /// Why a server last refused a connection. Cleared when a leader answers.
     refused: Mutex<Option<String>>,
@@ -139,6 +145,7 @@ impl Status {
         Self {
             state: watch::Sender::new(ConnectionState::Connecting),
             events: broadcast::Sender::new(EVENTS_MAX),
+            is_closed: AtomicBool::new(false),
             reach: watch::Sender::new(nobody),
             refused: Mutex::default(),
             clock: watch::Sender::new(None),
@@ -167,9 +174,10 @@ impl Status {
     }
 
     pub(crate) fn events(&self) -> Events {
-        // Under the lock of `changed`: either this sees the last state, or the stream gets it.
-        let state = self.state.borrow();
-        Events { receiver: PollReceiver::new(self.events.subscribe()), has_ended: *state == ConnectionState::Closed }
+        let receiver = self.events.subscribe();
+        // If `Closed` was sent before, the stream does not get it.
+        let has_ended = self.is_closed.load(Acquire) && receiver.is_empty();
+        Events { receiver: PollReceiver::new(receiver), has_ended }
     }
 
     pub(crate) fn reach(&self) -> watch::Receiver<ServerReach> {
@@ -188,6 +196,9 @@ impl Status {
     /// reads the new state and then subscribes does not get its event again. A caller that has the
     /// event reads the new state.
     pub(crate) fn changed(&self, state: ConnectionState) {
+        if state == ConnectionState::Closed {
+            self.is_closed.store(true, Release);
+        }
         self.state.send_modify(|current| {
             *current = state;
             // There may be no subscriber.

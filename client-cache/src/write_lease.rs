@@ -396,7 +396,11 @@ impl Drop for WriteLease {
                 let pending_release = lock.client().driver().pending_releases.begin(lock.path());
                 let client = lock.client().clone();
                 let warning = LossWarning { cell: self.cell.clone(), told };
-                client.driver().spawn(flush_and_release(DroppedLease { lock, pending_release, warning }));
+                client.driver().spawn(flush_and_release(DroppedLease {
+                    lock,
+                    _pending_release: pending_release,
+                    warning,
+                }));
             }
             // A lost lock has been released already.
             _ => drop(LossWarning { cell: self.cell.clone(), told }),
@@ -404,22 +408,21 @@ impl Drop for WriteLease {
     }
 }
 
-/// What is left of a dropped write lease. The fields are dropped in this order: if the task never
-/// runs, the release of the lock records the loss, and then it is logged.
+/// What is left of a dropped write lease. The fields are dropped in this order, whenever the task
+/// ends: the release of the lock records a loss, and then the loss is logged.
 struct DroppedLease {
     lock: LockGuard,
-    pending_release: PendingRelease,
+    _pending_release: PendingRelease,
     warning: LossWarning,
 }
 
 /// Flushes the value and releases the lock, when nobody waits for that.
 async fn flush_and_release(dropped: DroppedLease) {
-    let DroppedLease { lock, pending_release, warning } = dropped;
-    let (mut kept, over, id) = (warning.cell.clone(), lock.on_lost(), lock.id());
+    let (mut kept, over, id) = (dropped.warning.cell.clone(), dropped.lock.on_lost(), dropped.lock.id());
     loop {
         kept.mark_unchanged();
-        lock.client().driver().release_write_lease(id);
-        if over.is_cancelled() || !lock.client().driver().has_write_lease(id) {
+        dropped.lock.client().driver().release_write_lease(id);
+        if over.is_cancelled() || !dropped.lock.client().driver().has_write_lease(id) {
             break;
         }
         tokio::select! {
@@ -429,9 +432,8 @@ async fn flush_and_release(dropped: DroppedLease) {
     }
     if !over.is_cancelled() {
         // If no server answers, the lock ends with the client's lease.
-        let _ = lock.release().await;
+        let _ = dropped.lock.release().await;
     }
-    drop(pending_release);
 }
 
 /// Logs, when dropped, a loss that can no longer be returned to anybody.

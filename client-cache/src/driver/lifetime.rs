@@ -2,11 +2,14 @@
 
 use std::{future::Future, sync::Arc};
 
-use leasehold_protocol::holder::{Holder, HolderConfig, HolderInput};
+use leasehold_protocol::{
+    holder::{Holder, HolderConfig, HolderInput},
+    id::LockId,
+};
 use tokio::task::JoinHandle;
 
-use super::{Driver, waiting::WaitingCalls};
-use crate::connection;
+use super::{Driver, DriverCore, waiting::WaitingCalls};
+use crate::{clock, connection, lost_change::LostChange};
 
 impl Driver {
     /// Starts the two tasks that the client cannot do without.
@@ -18,7 +21,8 @@ impl Driver {
     /// Spawns a task. If it ends before the client is closed (its runtime ends, or it panics), the
     /// client ends too. Otherwise operations and handles would wait for ever.
     fn spawn_vital(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
-        // A parameter of the task, so that it is dropped even if the task never runs.
+        // Made before the task and moved into it, so that it is dropped even if the task never
+        // runs.
         let end = EndOnDrop(Arc::clone(self));
         self.spawn(async move {
             let _end = end;
@@ -45,9 +49,30 @@ impl Driver {
     pub(crate) fn end(&self) {
         let mut core = self.core.lock();
         core.orders = None;
+        if core.is_stepping {
+            core.discard_rules();
+        }
         self.step(&mut core, HolderInput::Disconnected);
         self.step(&mut core, HolderInput::Close);
         self.closed.cancel();
+    }
+}
+
+impl DriverCore {
+    /// Replaces the rules after a step that panicked: they may be in any state.
+    fn discard_rules(&mut self) {
+        let rules = std::mem::replace(&mut self.holder, Holder::new(HolderConfig::new(String::new())));
+        let locks: Vec<LockId> = self.locks.keys().copied().collect();
+        for lock in locks {
+            let status = rules.write_lease_status(lock);
+            if status.is_some_and(|status| status.set_count > status.flushed_count) {
+                let value = rules.write_lease_value(lock, clock::now()).cloned().unwrap_or_default();
+                self.flush_lost(lock, |path| LostChange { path, value, may_be_written: true, refusal: None });
+            }
+        }
+        self.locks.drain().for_each(|(_, (_, cell))| cell.end());
+        self.release_writes.clear();
+        self.waiting = WaitingCalls::default();
     }
 }
 
@@ -59,13 +84,6 @@ impl Drop for EndOnDrop {
         let driver = &self.0;
         if driver.closed.is_cancelled() {
             return;
-        }
-        if std::thread::panicking() {
-            // The rules may be in any state after a panic, so new ones close the client.
-            let mut core = driver.core.lock();
-            core.holder = Holder::new(HolderConfig::new(String::new()));
-            core.waiting = WaitingCalls::default();
-            core.locks.drain().for_each(|(_, (_, cell))| cell.end());
         }
         tracing::warn!(
             "the client is closed, because the runtime that it connected on has ended, or the client panicked"

@@ -10,7 +10,9 @@ use std::{
 };
 
 use futures::StreamExt;
-use leasehold_client_cache::{ConnectionState, EventsError, LockError, Options, ReadError, WatchError};
+use leasehold_client_cache::{
+    ConnectionState, EventsError, LockError, Options, ReadError, WatchError, WriteLeaseError,
+};
 use leasehold_protocol::command::Write;
 use tokio::runtime::{Builder, Runtime};
 
@@ -219,12 +221,16 @@ async fn client_whose_runtime_panics_ends_all_handles() {
     let home = std::thread::spawn(move || {
         Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(async {
             let client = leasehold_client_cache::Client::connect(options).await.unwrap();
-            let _ = give.send((client.lock("/a").await.unwrap(), client.events(), client.clone()));
+            let (lock, lease) = (client.lock("/a").await.unwrap(), client.write_lease("/w").await.unwrap());
+            lease.set("two").await.unwrap();
+            let _ = give.send((lock, lease, client.events(), client.clone()));
             panic!("a test panics on purpose");
         })
     });
-    let (lock, mut events, client) = within(given).await.unwrap();
+    let (lock, lease, mut events, client) = within(given).await.unwrap();
     within(lock.on_lost().cancelled()).await;
+    let lost = within(lease.flush()).await.unwrap_err();
+    assert!(matches!(&lost, WriteLeaseError::Lost(lost) if lost.value == "two"), "{lost:?}");
     while within(events.next()).await != Ok(ConnectionState::Closed) {}
     assert_eq!(within(client.events().next()).await, Err(EventsError::Ended));
     assert_eq!(within(client.get("/a")).await, Err(ReadError::Closed));

@@ -21,8 +21,8 @@ use super::{Lessor, Requester, StepContext};
 
 /// The waiting requests. Each session has at most one: a later request replaces an earlier one.
 ///
-/// The indexes find the locks concerned by a change. So a change costs nothing for the other
-/// clients that share its node, and nothing for the other locks of their requests (S10b).
+/// The indexes find the locks concerned by a change. So a change costs nothing for clients whose
+/// locks keep their status (S10b). The first waiter changes the status of each owner's lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct AwaitedLocks {
     /// Each request with the locks that it names, apart from ended ones: these never change.
@@ -90,8 +90,8 @@ impl AwaitedLocks {
         found.map(|((lock, session), _)| (*session, *lock))
     }
 
-    /// The awaited granted locks on the node that are contended, or that are not, as their sessions
-    /// know.
+    /// The awaited granted locks on the node whose sessions know them as contended, or as not
+    /// contended.
     fn known_as(&self, is_contended: bool, path: &NodePath) -> impl Iterator<Item = (SessionId, LockId)> {
         let first = (path.clone(), is_contended, SessionId(0), LockId(0));
         let last = (path.clone(), is_contended, SessionId(u64::MAX), LockId(u64::MAX));

@@ -23,6 +23,17 @@ impl World {
         (sequence, unanswered_from): (u64, u64),
         write: Write,
     ) -> Vec<LessorEffect> {
+        self.numbered_after(session, (sequence, unanswered_from), write, Vec::new())
+    }
+
+    /// The client has dropped these sets for the write.
+    fn numbered_after(
+        &mut self,
+        session: SessionId,
+        (sequence, unanswered_from): (u64, u64),
+        write: Write,
+        dropped: Vec<ObjectSet>,
+    ) -> Vec<LessorEffect> {
         let header = RequestHeader {
             session,
             epoch: self.state.epoch(),
@@ -31,7 +42,7 @@ impl World {
             unanswered_from: Sequence(unanswered_from),
             ..RequestHeader::default()
         };
-        self.send(Request { header, body: Body::Write { write, dropped: Vec::new(), seen: Stamp::default() } })
+        self.send(Request { header, body: Body::Write { write, dropped, seen: Stamp::default() } })
     }
 
     /// Changes the root's settings. No session may hold a copy.
@@ -110,6 +121,18 @@ fn resent_pending_write_takes_effect_once_with_two_answers() {
     };
     assert_eq!(one, other);
     assert_eq!(world.state.revision(), one.revision, "the write took effect once");
+}
+
+/// The bytes of the pending write follow. The invariants compare them with its parts.
+#[test]
+fn resent_write_may_name_other_dropped_sets() {
+    let mut world = World::new();
+    let (_, _) = world.holder(&data("/a"));
+    let writer = world.session();
+    for dropped in [vec![], vec![ObjectSet::One(data("/a")), ObjectSet::Subtree(path("/b"))], vec![]] {
+        world.numbered_after(writer, (1, 1), put("/a", b"1"), dropped);
+        assert_eq!(world.lessor.check(&world.state), Ok(()));
+    }
 }
 
 #[test]

@@ -145,8 +145,9 @@ impl Lessor {
     ) {
         let requesters_max = self.config.bounds.write_requesters_max;
         let is_proposed = self.writes.get_mut(write_id).is_some_and(|pending| pending.is_proposed);
+        self.writes.replace_dropped(write_id, dropped);
         let Some(request) = self.writes.client_write_mut(write_id) else { return };
-        (request.dropped, request.seen) = (dropped, seen);
+        request.seen = seen;
         if !is_proposed {
             request.grants_to = requester.id;
         }

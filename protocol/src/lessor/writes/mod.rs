@@ -82,6 +82,15 @@ impl PendingWrites {
         }
     }
 
+    /// Replaces the sets that the client has dropped, when it sends the write again.
+    fn replace_dropped(&mut self, write_id: PendingWriteId, dropped: Vec<ObjectSet>) {
+        if let Some(pending) = self.pending.get_mut(&write_id) {
+            self.bytes -= pending.bytes;
+            pending.replace_dropped(dropped);
+            self.bytes += pending.bytes;
+        }
+    }
+
     pub(super) fn id_of(&self, session: SessionId, sequence: Sequence) -> Option<PendingWriteId> {
         self.by_request.get(&(session, sequence)).copied()
     }

@@ -200,6 +200,14 @@ impl PendingWrite {
         self.footprint = footprint;
     }
 
+    /// Replaces the sets that the client has dropped, when it sends the write again.
+    pub(super) fn replace_dropped(&mut self, dropped: Vec<ObjectSet>) {
+        if let WriteKind::Client(request) = &mut self.kind {
+            self.bytes = self.bytes + footprint_bytes(&dropped) - footprint_bytes(&request.dropped);
+            request.dropped = dropped;
+        }
+    }
+
     /// About how many bytes of memory it takes without its footprint.
     fn own_bytes(&self) -> usize {
         let request_bytes = self.client_write().map_or(0, |request| {

@@ -1,14 +1,13 @@
 //! The locks of one node.
 //!
-//! **Guarantees.** Whether a lock can be granted, and whether another lock waits for the node,
-//! takes no longer with many locks than with few: up to
-//! [`LOCKS_PER_NODE_MAX`](super::LOCKS_PER_NODE_MAX) clients may share a node, and each change of
-//! its locks asks this for each of them (S10b).
+//! **Guarantees.** Up to [`LOCKS_PER_NODE_MAX`](super::LOCKS_PER_NODE_MAX) clients may share a
+//! node. Whether a lock can be granted, and whether another waits, takes no longer with many locks
+//! than with few (S10b).
 
 use std::collections::BTreeSet;
 
 use super::LockRecord;
-use crate::{command::LeaseKey, id::LockId, lock::LockMode};
+use crate::{command::LeaseKey, id::LockId, lock::LockMode, work::CountVisits};
 
 /// The locks of one node, by their state. Derived from the rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -84,7 +83,7 @@ impl NodeLocks {
 
     /// Whether a lock waits: to be granted, or for an upgrade. It ignores the lock `except`.
     pub(super) fn has_waiter(&self, except: Option<LockId>) -> bool {
-        self.waiting.iter().chain(&self.upgrading).any(|id| Some(*id) != except)
+        self.waiting.iter().chain(&self.upgrading).counted().any(|id| Some(*id) != except)
     }
 
     /// Whether a lock waits for an upgrade. It ignores the lock `except`.
