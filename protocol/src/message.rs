@@ -156,9 +156,9 @@ pub enum Body {
         lease: LeaseRequest,
     },
     /// A read of the value that the pending writes of the object leave, for the client's cache.
-    /// Sent after a recall that [offers](Recall::updates) it: usually with the consent, as a
-    /// [`PushRequest`]. The server answers as to [`Body::Read`], when the writes have ended that
-    /// are pending at the arrival. If the object is under a write lease by then, the answer is
+    /// Sent after a recall that [offers](Recall::offers_next_values) it: usually with the consent,
+    /// as a [`PushRequest`]. The server answers as to [`Body::Read`], when the writes have ended
+    /// that are pending at the arrival. If the object is under a write lease by then, the answer is
     /// [`Answer::ReadBlocked`], and the write lease is not recalled. Lost: the next read of the
     /// application asks by itself. Twice: while the earlier request waits, the later one replaces
     /// it ([`Refusal::Retry`]).
