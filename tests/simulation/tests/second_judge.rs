@@ -207,7 +207,7 @@ fn both_judges_refuse_what_clients_of_broken_rules_were_told() {
             };
             OfKey::all(&run(&Plan { stops_never: true, ..Plan::of(seed, Some(bug)) }).told).into_iter().find_map(of_key)
         };
-        let (seed, key) = (0..200).find_map(stale).unwrap_or_else(|| panic!("{bug:?}: no history is refused"));
+        let (seed, key) = (0..2_000).find_map(stale).unwrap_or_else(|| panic!("{bug:?}: no history is refused"));
         println!("{bug:?}: seed {seed}, {} operations", key.writes.len() + key.reads.len());
         assert!(!key.is_linearizable(), "{bug:?}, seed {seed}: {key:?}");
     });
