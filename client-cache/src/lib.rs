@@ -43,10 +43,11 @@
 //! # Calls
 //!
 //! A call with options returns a builder: its methods set options, and `.await` makes the call. A
-//! path is text or a [`NodePath`]. Whatever can be lost has `remaining`, which is zero before
-//! anybody else can have it. `on_lost` is cancelled at that time (after a suspension of the
-//! machine, up to a second later); that of a registration, only when its lease has ended for good.
-//! Whatever yields items is a [`Stream`](futures::Stream).
+//! path is text or a [`NodePath`]. Locks, leases and the like have `remaining` and `on_lost`. When
+//! `remaining` reaches zero, `on_lost` is cancelled (after a suspension of the machine, up to a
+//! second later). Before `remaining` is zero, nobody else can have the lock or lease. The `on_lost`
+//! of a registration is cancelled only when its lease has ended for good. A type that yields items
+//! is a [`Stream`](futures::Stream).
 //!
 //! # Concepts
 //!

@@ -94,8 +94,8 @@ impl DriverCore {
         }
     }
 
-    /// Ends a lock when its release is requested: before another client can own the node. What was
-    /// to run under the lock ends then.
+    /// Cancels the token of a lock before its release is sent. So work under the lock is told
+    /// before another client can own the node.
     pub(super) fn apply_release(&self, change: &Write) {
         let Write::Unlock { lock, .. } = change else { return };
         if let Some((_, cell)) = self.locks.get(lock) {

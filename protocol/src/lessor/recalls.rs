@@ -243,18 +243,20 @@ impl RecallChannel {
     /// the latest registration. If there are none, those last sent at least `after` ago. If there
     /// are more than `most` of these, it takes those sent longest ago.
     fn due(&mut self, now: Instant, after: Duration, most: usize) -> Vec<Recall> {
-        // No more than that many unanswered ones at a time: the server's queue is bounded, and a
-        // recall that it drops is a gap.
-        let unanswered = self.unanswered.range(..self.unsent_from).take(most).counted().count();
-        let unsent = self.take_unsent(most - unanswered, now);
-        if !unsent.is_empty() || self.registration.is_none() {
-            return unsent;
+        if self.registration.is_none() {
+            return Vec::new();
         }
         let is_overdue = |sent: Instant| now.since(sent) >= after;
         let mut overdue: Vec<Stamp> = if self.has_unsent() {
-            // Those that were not sent yet come later, in their order.
+            // At most `most` are unanswered at a time: the server's queue is bounded, and a recall
+            // that it drops is a gap.
             let sent = self.unanswered.range(..self.unsent_from).take(most).counted();
-            sent.filter(|(_, unanswered)| is_overdue(unanswered.sent)).map(|(stamp, _)| *stamp).collect()
+            let sent: Vec<(Stamp, Instant)> = sent.map(|(stamp, unanswered)| (*stamp, unanswered.sent)).collect();
+            let unsent = self.take_unsent(most - sent.len(), now);
+            if !unsent.is_empty() {
+                return unsent;
+            }
+            sent.into_iter().filter(|(_, sent)| is_overdue(*sent)).map(|(stamp, _)| stamp).collect()
         } else {
             let overdue = self.by_sent.iter().take_while(|(sent, _)| is_overdue(*sent)).take(most).counted();
             overdue.map(|(_, stamp)| *stamp).collect()

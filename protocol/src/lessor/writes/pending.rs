@@ -29,9 +29,9 @@ const SET_BYTES: usize = 192;
 /// leader with 200 covering sessions and 50 to 400 waiting puts of one node allocated 640 to 680
 /// bytes for each pair of a put and a session, on a 64-bit machine.
 const WAIT_BYTES: usize = 640;
-/// About how many bytes an unanswered recall of one set takes, with its entries in the indexes.
-/// With puts of different nodes, each of which makes a recall, the same leader allocated 1,080 to
-/// 1,100 bytes for each pair: this is the difference.
+/// About how many bytes an unanswered recall of one set takes, with its entries in the indexes. If
+/// each put made a recall of its own, the same leader allocated 1,080 to 1,100 bytes for each pair.
+/// This is the difference.
 const RECALL_BYTES: usize = 450;
 /// About how many bytes each further set of a recall takes. A put that makes a node and two missing
 /// parents recalls seven sets. With such puts, the leader allocated 1,680 to 1,710 bytes for each
