@@ -16,6 +16,9 @@ pub(crate) const SEED: &str = "LEASEHOLD_CRASH_HISTORY_SEED";
 /// The file of acknowledged steps, one line each.
 pub(crate) const ACKNOWLEDGED: &str = "LEASEHOLD_CRASH_ACKNOWLEDGED";
 
+/// If it is set, the child only starts the server again.
+pub(crate) const RESTART: &str = "LEASEHOLD_CRASH_RESTART";
+
 /// The exit status after a store has failed and refuses everything, as it must.
 pub(crate) const FAILED: i32 = 40;
 /// The exit status when a store could not be opened.
@@ -49,6 +52,9 @@ fn end(status: i32, reason: impl std::fmt::Display) -> ! {
 /// the folder that the environment names.
 #[tokio::test]
 async fn a_history_is_gone_through() {
+    if std::env::var_os(RESTART).is_some() {
+        start_again(Path::new(&variable(DIR)));
+    }
     if std::env::var_os(DIR).is_some() {
         let steps = history(&variable(HISTORY), variable(SEED).parse().expect("a number"));
         let acknowledged = File::options().create(true).append(true).open(variable(ACKNOWLEDGED)).expect("opens");
@@ -88,9 +94,18 @@ async fn go_through(dir: &Path, steps: &[Step], mut acknowledged: File) {
     closed.unwrap_or_else(|error| end(FAILED, error));
 }
 
+/// Opens the stores of a server that was killed, and reports what the log has. Raft may acknowledge
+/// that without a further fsync, so it must be there after a crash. The stores are not closed,
+/// because that fsyncs the journal.
+fn start_again(dir: &Path) -> ! {
+    match Stores::open(dir) {
+        Ok(stores) => end(0, format!("{RESTARTED}{}", stores.content())),
+        Err(error) => end(NOT_OPENED, error),
+    }
+}
+
 /// A failed store must stay failed, and give the reason. Then the server is started again before
-/// the machine crashes. What the log has then, Raft may acknowledge without a further fsync, so it
-/// must be there after the crash.
+/// the machine crashes, as in [`start_again`].
 async fn fail(dir: &Path, mut stores: Stores, error: &std::io::Error) -> ! {
     let accepted = stores.accepted().await;
     if !accepted.is_empty() {

@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     Half,
     Lose,
     Torn,
+    /// No call fails. When the process exits, the machine crashes.
+    Crash,
 }
 
 impl Fault {
@@ -43,6 +45,7 @@ impl Fault {
             Self::Half => "half",
             Self::Lose => "lose",
             Self::Torn => "torn",
+            Self::Crash => "crash",
         }
     }
 
@@ -104,6 +107,11 @@ impl Disk {
     /// The child's data folder. The child creates it.
     pub(crate) fn data(&self) -> PathBuf {
         self.dir.path().join("disk").join("data")
+    }
+
+    /// The file by which a killed child hands over what is not durable yet to the next child.
+    pub(crate) fn undo(&self) -> PathBuf {
+        self.beside("undo")
     }
 
     fn beside(&self, name: &str) -> PathBuf {

@@ -6,6 +6,8 @@
  *   FAULTS_KIND    see below; FAULTS_AT which call, from 1 (0: none); FAULTS_SEED for what is left to chance
  *   FAULTS_MATCH   counts only calls whose "OPERATION PATH" has this in it
  *   FAULTS_REPORT  a file: "at N OPERATION PATH" when it happens, "total N" at the end
+ *   FAULTS_UNDO    a file: a process that is killed leaves there what is not durable yet, and the next process takes it
+ *                  over
  *
  *   eio      the call fails with EIO, once. What a failed fsync was to make durable never will be, whatever later ones
  *            say (as on Linux). It can still be read, until posix_fadvise drops the pages. When the process exits, the machine crashes too: all that is not durable is lost.
@@ -14,6 +16,7 @@
  *   kill     the process is killed before the call.
  *   half     the process is killed in the middle of the write (of any other call: before it).
  *   lose     the machine crashes before the call: all that is not durable is lost, then the process is killed.
+ *   crash    nothing happens at a call. When the process exits, the machine crashes.
  *   torn     as lose, but of the pages and of the names that are not durable some are kept: of the pages any, of the
  *            names the earlier ones.
  *
@@ -97,7 +100,7 @@ static long answer(long result) {
     return result;
 }
 
-enum kind { NONE, EIO_ONCE, ENOSPC_ON, SHORT, KILL, HALF, LOSE, TORN };
+enum kind { NONE, EIO_ONCE, ENOSPC_ON, SHORT, KILL, HALF, LOSE, TORN, CRASH };
 
 static struct {
     char root[PATH_MAX];
@@ -106,7 +109,7 @@ static struct {
     unsigned long buried;
     enum kind kind;
     unsigned long at, count, seed;
-    const char *report, *match;
+    const char *report, *match, *undo;
 } settings;
 
 static pthread_mutex_t everything;
@@ -311,6 +314,91 @@ static void crash(void) {
             abort();
 }
 
+/* ---- what is not durable yet, from one process to the next ---- */
+
+static void put(FILE *file, const void *bytes, size_t length) {
+    if (length && fwrite(bytes, 1, length, file) != length) abort();
+}
+
+static void get(FILE *file, void *bytes, size_t length) {
+    if (length && fread(bytes, 1, length, file) != length) abort();
+}
+
+/* The order of an inode in the list. */
+static unsigned long order_of(struct inode *inode) {
+    unsigned long order = 0;
+    for (struct inode *other = inodes; other != inode; other = other->next) order++;
+    return order;
+}
+
+/* Whether another item follows in the file. */
+static int has_another(FILE *file) {
+    char more;
+    get(file, &more, 1);
+    return more;
+}
+
+static void save(void) {
+    FILE *file = fopen(settings.undo, "w");
+    if (!file) abort();
+    put(file, &settings.buried, sizeof settings.buried);
+    for (struct inode *inode = inodes; inode; inode = inode->next) {
+        char link[64], path[PATH_MAX] = "";
+        snprintf(link, sizeof link, "/proc/self/fd/%d", inode->fd);
+        if (kernel(SYS_readlinkat, AT_FDCWD, (long)link, (long)path, PATH_MAX - 1, 0) < 0) abort();
+        put(file, "\1", 1);
+        put(file, path, sizeof path);
+        put(file, inode, sizeof *inode);
+    }
+    put(file, "\0", 1);
+    for (struct undo *undo = latest; undo; undo = undo->earlier) {
+        unsigned long order = order_of(undo->inode);
+        put(file, "\1", 1);
+        put(file, undo, sizeof *undo);
+        put(file, &order, sizeof order);
+        put(file, undo->old, undo->length);
+    }
+    put(file, "\0", 1);
+    if (fclose(file) != 0) abort();
+}
+
+/* Takes over what the last process has left, if it has left anything. */
+static void load(void) {
+    FILE *file = fopen(settings.undo, "r");
+    if (!file) return;
+    get(file, &settings.buried, sizeof settings.buried);
+    for (struct inode **place = &inodes; has_another(file); place = &(*place)->next) {
+        char path[PATH_MAX];
+        get(file, path, sizeof path);
+        struct inode *inode = allocated(sizeof *inode);
+        get(file, inode, sizeof *inode);
+        int flags = (inode->is_dir ? O_RDONLY | O_DIRECTORY : O_RDWR) | O_CLOEXEC;
+        inode->fd = (int)kernel(SYS_openat, AT_FDCWD, (long)path, flags, 0, 0);
+        struct stat stat;
+        if (inode->fd < 0 || fstat(inode->fd, &stat) != 0) abort();
+        /* It must be the same file. */
+        if (inode->dev != stat.st_dev || inode->ino != stat.st_ino) abort();
+        inode->next = NULL;
+        *place = inode;
+    }
+    for (struct undo **place = &latest; has_another(file); place = &(*place)->earlier) {
+        struct undo *undo = allocated(sizeof *undo);
+        unsigned long order;
+        get(file, undo, sizeof *undo);
+        get(file, &order, sizeof order);
+        if (undo->old) {
+            undo->old = allocated(undo->length);
+            get(file, undo->old, undo->length);
+        }
+        undo->inode = inodes;
+        while (order--) undo->inode = undo->inode->next;
+        undo->earlier = NULL;
+        *place = undo;
+    }
+    fclose(file);
+    unlink(settings.undo);
+}
+
 /* ---- whose turn it is ---- */
 
 static void report(const char *format, ...) {
@@ -326,6 +414,7 @@ static void report(const char *format, ...) {
 }
 
 static void end_process(void) {
+    if (settings.undo && (settings.kind == KILL || settings.kind == HALF)) save();
     kernel(SYS_kill, getpid(), SIGKILL, 0, 0, 0);
     for (;;) pause();
 }
@@ -357,6 +446,7 @@ static int turn(const char *operation, const char *path, int is_write, int needs
         crash();
         end_process();
         return 0;
+    case CRASH:
     case NONE:
         break;
     }
@@ -708,24 +798,26 @@ static unsigned long number(const char *name) {
 }
 
 __attribute__((constructor)) static void begin(void) {
-    const char *names[] = {"none", "eio", "enospc", "short", "kill", "half", "lose", "torn"};
+    const char *names[] = {"none", "eio", "enospc", "short", "kill", "half", "lose", "torn", "crash"};
     const char *root = getenv("FAULTS_ROOT"), *grave = getenv("FAULTS_GRAVE"), *kind = getenv("FAULTS_KIND");
     settings.report = getenv("FAULTS_REPORT");
     settings.match = getenv("FAULTS_MATCH");
+    settings.undo = getenv("FAULTS_UNDO");
     if (!root || !grave || !kind || !settings.report) return;
     if (!realpath(root, settings.root)) abort();
     settings.root_length = strlen(settings.root);
     settings.grave = (int)kernel(SYS_openat, AT_FDCWD, (long)grave, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, 0);
-    settings.kind = TORN + 1;
-    for (int index = NONE; index <= TORN; index++)
+    settings.kind = CRASH + 1;
+    for (int index = NONE; index <= CRASH; index++)
         if (strcmp(kind, names[index]) == 0) settings.kind = (enum kind)index;
-    if (settings.grave < 0 || settings.kind > TORN) abort();
+    if (settings.grave < 0 || settings.kind > CRASH) abort();
     settings.at = number("FAULTS_AT");
     settings.seed = number("FAULTS_SEED");
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
     pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&everything, &attributes);
+    if (settings.undo) load();
     catch_renames();
     is_ready = 1;
 }
@@ -735,5 +827,5 @@ __attribute__((destructor)) static void end(void) {
     /* For good: nothing is written any more. */
     pthread_mutex_lock(&everything);
     report("total %lu\n", settings.count);
-    if (settings.kind == EIO_ONCE) crash();
+    if (settings.kind == EIO_ONCE || settings.kind == CRASH) crash();
 }

@@ -161,6 +161,65 @@ fn disturb(history: &'static str, usually: u64) {
     try_all(&points, |(fault, at)| Point { history, seed, fault: *fault, of: "", at: *at }.try_it(&steps));
 }
 
+/// The server is killed at a call, and started again. Then the machine crashes. Returns whether the
+/// server had begun when it was killed.
+fn kill_restart_crash(point: &Point, steps: &[Step]) -> Result<bool, String> {
+    let disk = Disk::new();
+    let undo = disk.undo();
+    let undo = undo.to_str().expect("UTF-8");
+    let seed = point.seed.to_string();
+    let told =
+        [(child::HISTORY, point.history), (child::SEED, &seed), ("FAULTS_MATCH", point.of), ("FAULTS_UNDO", undo)];
+    let killed = disk.run(THE_CHILD, point.fault, point.at, point.seed, &told);
+    if killed.status.is_some() || killed.hung || killed.at.is_none() {
+        return Err(format!("{point:?}: it was not killed: {killed:?}"));
+    }
+    if killed.acknowledged.is_empty() {
+        return Ok(false);
+    }
+    let told = [(child::RESTART, "1"), ("FAULTS_UNDO", undo)];
+    let restarted = disk.run(THE_CHILD, Fault::Crash, 0, point.seed, &told);
+    let Some(content) = restarted.stderr.lines().find_map(|line| line.strip_prefix(child::RESTARTED)) else {
+        return Err(format!("{point:?}: not started again: {restarted:?}"));
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let outcome = runtime
+        .block_on(judge::judge_restart(&disk.data(), content))
+        .and_then(|()| runtime.block_on(judge::judge(&disk.data(), steps, killed.acknowledged.len(), point.seed)));
+    outcome.map(|()| true).map_err(|wrong| {
+        let kept = disk.keep();
+        format!("{point:?}, at {:?}, left in {}: {wrong}", killed.at, kept.display())
+    })
+}
+
+/// A killed server has written batches to its journal without an fsync. When it starts again, it
+/// must not count them as durable while they are only in the kernel's cache.
+#[test]
+fn what_a_restarted_server_finds_survives_a_crash() {
+    let seed = number(SEED).unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
+    for (history, fault, of, count) in [
+        ("ordinary", Fault::Kill, "fdatasync", 20),
+        ("ordinary", Fault::Kill, "log/0.jnl", 20),
+        ("ordinary", Fault::Half, "log/0.jnl", 10),
+        ("heavy", Fault::Kill, "fdatasync", 3),
+    ] {
+        let steps = child::history(history, seed);
+        let undisturbed = Point { history, seed, fault: Fault::None, of, at: 0 }.run(&Disk::new());
+        let calls = undisturbed.calls.expect("it came to its end");
+        // The first calls create the stores. On a busy machine each call on a journal writes more,
+        // so the last ones may not come.
+        let (first, last) = (calls / 4, calls * 3 / 4);
+        println!("{history}: {calls} calls of {of:?}; again: {SEED}={seed}");
+        let begun = (1..=count).filter(|number| {
+            let at = (first + number * (last - first) / count).max(1);
+            let point = Point { history, seed, fault, of, at };
+            kill_restart_crash(&point, &steps).unwrap_or_else(|wrong| panic!("{wrong}"))
+        });
+        let begun = begun.count();
+        assert!(begun * 2 >= usize::try_from(count).expect("small"), "{begun} of {count} were killed after the start");
+    }
+}
+
 #[test]
 fn nothing_that_was_acknowledged_is_lost_whatever_call_fails() {
     disturb("ordinary", 30);
