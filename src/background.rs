@@ -123,13 +123,22 @@ impl RegisteredNode {
         let mut events = client.events();
         loop {
             match events.next().await {
-                Ok(ConnectionState::Jeopardy) => {
+                Ok(ConnectionState::Jeopardy { volumes }) if self.may_be_in(&volumes) => {
                     let path = visible(self.path().as_str());
                     Output::notice(&format!("{path}: registration in jeopardy; no server answered in time"));
                 }
                 Err(EventsError::Ended) => return,
                 Ok(_) | Err(_) => {}
             }
+        }
+    }
+
+    /// Whether the end of the leases on these volumes may concern the registration. A key lease is
+    /// on no volume.
+    fn may_be_in(&self, volumes: &[NodePath]) -> bool {
+        match self {
+            Self::Session(_) => volumes.iter().any(|volume| volume.contains(self.path())),
+            Self::Lease { .. } => true,
         }
     }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures::Stream;
-use leasehold_protocol::{drift::Excess, holder::ConnectionNews, id::SessionId, message::Refusal};
+use leasehold_protocol::{drift::Excess, holder::ConnectionNews, id::SessionId, message::Refusal, path::NodePath};
 use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 
@@ -22,7 +22,7 @@ use crate::{broadcast::PollReceiver, error::Unavailable};
 const EVENTS_MAX: usize = 256;
 
 /// The state of the client's session (the states of Chubby).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectionState {
     /// There is no session yet.
     Connecting,
@@ -33,7 +33,14 @@ pub enum ConnectionState {
     },
     /// Leases have ended on this client's clock, because no server answered in time. Reads under
     /// them go to a server. The session may still exist.
-    Jeopardy,
+    ///
+    /// If the lease of another volume ends later, this state is reported again, with that volume.
+    Jeopardy {
+        /// The volumes whose leases have ended, in the order of their paths. A volume is left out
+        /// once a server has renewed its lease, or if the client did not need it. Empty if only the
+        /// session's own lease has ended.
+        volumes: Vec<NodePath>,
+    },
     /// The session has ended, with all that depended on it. The client opens a new one: see
     /// [`ConnectionState::Connected`].
     Expired {
@@ -48,7 +55,7 @@ impl From<ConnectionNews> for ConnectionState {
     fn from(connection: ConnectionNews) -> Self {
         match connection {
             ConnectionNews::Connected { session } => Self::Connected { session },
-            ConnectionNews::Jeopardy => Self::Jeopardy,
+            ConnectionNews::Jeopardy { volumes } => Self::Jeopardy { volumes },
             ConnectionNews::Expired { session } => Self::Expired { session },
         }
     }
@@ -200,7 +207,7 @@ impl Status {
             self.is_closed.store(true, Release);
         }
         self.state.send_modify(|current| {
-            *current = state;
+            current.clone_from(&state);
             // There may be no subscriber.
             let _ = self.events.send(state);
         });
@@ -275,10 +282,10 @@ mod tests {
         let status = Status::new(vec!["a:1".to_owned()]);
         let mut events = status.events();
         for _ in 0..EVENTS_MAX + 3 {
-            status.changed(ConnectionState::Jeopardy);
+            status.changed(ConnectionState::Connecting);
         }
         assert_eq!(events.next().await, Err(EventsError::Missed { missed: 3 }));
-        assert_eq!(events.next().await, Ok(ConnectionState::Jeopardy));
+        assert_eq!(events.next().await, Ok(ConnectionState::Connecting));
     }
 
     #[test]

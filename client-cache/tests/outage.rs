@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{SHORT_TERM, Server, path, value, within};
 use leasehold_client_cache::{
-    Client, ConnectError, ConnectionState, Options, ReadError, ReadSource, Unavailable, WriteError,
+    Client, ConnectError, ConnectionState, NodePath, Options, ReadError, ReadSource, Unavailable, WriteError,
 };
 use tokio::net::TcpListener;
 
@@ -34,8 +34,9 @@ async fn cached_reads_last_until_lease_end_then_jeopardy_once() {
     let ended = before.elapsed();
     assert!(hits > 0 && ended >= certain, "{hits} reads from memory until {ended:?}: certain were {certain:?}");
     assert!(last_hit <= certain, "read from memory {last_hit:?} later: certain were {certain:?}");
-    assert_eq!(within(events.next()).await, Ok(ConnectionState::Jeopardy));
-    assert_eq!(*client.connection_state().borrow(), ConnectionState::Jeopardy);
+    let jeopardy = ConnectionState::Jeopardy { volumes: vec![NodePath::root()] };
+    assert_eq!(within(events.next()).await, Ok(jeopardy.clone()));
+    assert_eq!(*client.connection_state().borrow(), jeopardy);
     assert_eq!(client.cached(&node), None);
     let timeout = Duration::from_millis(50);
     let error = client.read(&node).timeout(timeout).await.unwrap_err();

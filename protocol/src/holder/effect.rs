@@ -207,7 +207,7 @@ pub enum HolderEffect {
 }
 
 /// The session's state, as reported to the application (Chubby's states).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConnectionNews {
     /// A leader answers.
     Connected {
@@ -215,8 +215,12 @@ pub enum ConnectionNews {
         session: SessionId,
     },
     /// Leases have ended on this client's clock because no server answered in time. The session may
-    /// be alive or not.
-    Jeopardy,
+    /// be alive or not. This is reported again when the lease of another volume ends.
+    Jeopardy {
+        /// The volumes whose leases have ended, without those that a server has renewed since.
+        /// Empty if only the session's own lease has ended.
+        volumes: Vec<NodePath>,
+    },
     /// The session has expired, with everything that depended on it. Reads continue under a new
     /// session, which [`ConnectionNews::Connected`] reports.
     Expired {

@@ -101,12 +101,12 @@ impl Holder {
 
     /// Ends leases and locks whose time has passed on this clock, even without a connection.
     pub(super) fn note_time(&mut self, now: Instant) {
-        let is_endangered = self.volumes.note_expired(self.link == LinkState::Registered, now);
+        let ended = self.volumes.note_expired(self.link == LinkState::Registered, now);
         self.expire_key_leases(now);
         self.expire_granted_locks(now);
         let has_session_expired = self.session.as_ref().is_some_and(|session| now >= session.until);
-        if is_endangered || has_session_expired {
-            self.endangered();
+        if !ended.is_empty() || has_session_expired {
+            self.endangered(ended, now);
         }
     }
 

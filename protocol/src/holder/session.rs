@@ -17,9 +17,10 @@ use super::{
 use crate::{
     id::{Epoch, SessionId, Stamp},
     message::{Answer, Body, CoveringLease, Refusal},
+    path::NodePath,
     time::Instant,
 };
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// The state of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,12 +35,13 @@ pub(super) enum LinkState {
 }
 
 /// The state of the session that was last reported to the application.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum ReportedState {
     /// No report yet, or the session has expired.
     New,
     Connected,
-    Jeopardy,
+    /// With the volumes whose leases have ended.
+    Jeopardy(BTreeSet<NodePath>),
     /// The application has closed the session, and no server has confirmed it.
     Closing,
     Closed,
@@ -88,7 +90,7 @@ impl Holder {
                 | Purpose::Register
                 | Purpose::Heartbeat
                 | Purpose::KeepAlive
-                | Purpose::AwaitLocks
+                | Purpose::AwaitLockStatus
                 | Purpose::ReadNextValue(_)
                 | Purpose::HolderReport(_) => {}
                 Purpose::Close => self.closed(),
@@ -160,7 +162,9 @@ impl Holder {
                 self.next_value_answered(object, sent, epoch, answer, now);
             }
             (Purpose::KeepAlive, Answer::KeptAlive(promises)) => self.handle_kept_alive(send_id, &promises, sent, now),
-            (Purpose::AwaitLocks, Answer::LockStatuses(reported)) => self.handle_lock_statuses(send_id, reported, now),
+            (Purpose::AwaitLockStatus, Answer::LockStatuses(reported)) => {
+                self.handle_lock_statuses(send_id, reported, now)
+            }
             (
                 Purpose::Write(write),
                 Answer::Written { written, stamp, grant, applied, key_lease, write_lease_data },
@@ -255,7 +259,7 @@ impl Holder {
         let is_certain = now < session.until && self.link == LinkState::Registered;
         let is_due = match self.reported_state {
             ReportedState::New => true,
-            ReportedState::Jeopardy => !self.volumes.are_overdue() && self.acquisitions.is_empty(),
+            ReportedState::Jeopardy(_) => !self.volumes.are_overdue() && self.acquisitions.is_empty(),
             ReportedState::Connected | ReportedState::Closing | ReportedState::Closed => false,
         };
         if is_certain && is_due {
@@ -264,12 +268,22 @@ impl Holder {
         }
     }
 
-    /// Reports jeopardy: leases have ended on this clock before a server answered.
-    pub(super) fn endangered(&mut self) {
-        if self.reported_state == ReportedState::Connected {
-            self.reported_state = ReportedState::Jeopardy;
-            self.effects.push(HolderEffect::Connection(ConnectionNews::Jeopardy));
+    /// Reports jeopardy: leases have ended on this clock before a server answered. `ended` are the
+    /// volumes whose leases have just ended.
+    pub(super) fn endangered(&mut self, ended: Vec<NodePath>, now: Instant) {
+        let reported = match &self.reported_state {
+            ReportedState::Connected => None,
+            ReportedState::Jeopardy(volumes) => Some(volumes),
+            _ => return,
+        };
+        let still_ended = reported.into_iter().flatten().filter(|top| !self.is_live_by_clock(top, now));
+        let volumes: BTreeSet<NodePath> = still_ended.cloned().chain(ended).collect();
+        if reported.is_some_and(|reported| volumes.is_subset(reported)) {
+            return;
         }
+        let news = ConnectionNews::Jeopardy { volumes: volumes.iter().cloned().collect() };
+        self.reported_state = ReportedState::Jeopardy(volumes);
+        self.effects.push(HolderEffect::Connection(news));
     }
 
     /// When the session must be renewed, or comes into jeopardy.

@@ -323,16 +323,19 @@ impl KnownVolumes {
         due
     }
 
-    /// Records leases whose time has passed since the last call. Returns whether one was needed: it
-    /// had nodes or locks, its renewal was unanswered, or it was in use without a leader.
-    pub(super) fn note_expired(&mut self, has_leader: bool, now: Instant) -> bool {
-        let mut endangered = false;
-        for volume in self.map.values_mut() {
+    /// Records leases whose time has passed since the last call. Returns the volumes of those that
+    /// were needed: they had nodes or locks, their renewals were unanswered, or they were in use
+    /// without a leader.
+    pub(super) fn note_expired(&mut self, has_leader: bool, now: Instant) -> Vec<NodePath> {
+        let mut endangered = Vec::new();
+        for (top, volume) in &mut self.map {
             let is_renewal_wanted = volume.is_renewal_wanted(self.renewal);
             let Some(lease) = &mut volume.lease else { continue };
             if now >= lease.until && !lease.has_expired {
                 lease.has_expired = true;
-                endangered |= is_renewal_wanted || (volume.is_used && !has_leader);
+                if is_renewal_wanted || (volume.is_used && !has_leader) {
+                    endangered.push(top.clone());
+                }
             }
         }
         endangered

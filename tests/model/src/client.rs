@@ -221,7 +221,7 @@ impl ClientShell {
                 return ClientEvent::WriteDone(write, self.writes.remove(&write), result);
             }
             HolderEffect::ReadFailed { ref reads, .. } => self.reads.retain(|read, _| !reads.contains(read)),
-            HolderEffect::Connection(news) if self.reported.replace(news) == Some(news) => {
+            HolderEffect::Connection(ref news) if self.reported.replace(news.clone()).as_ref() == Some(news) => {
                 return ClientEvent::Wrong(format!("the report {news:?} came twice"));
             }
             // The latest promise counts, whichever answer brought it.

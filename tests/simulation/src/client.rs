@@ -341,7 +341,7 @@ impl World {
     fn connection_changed(&mut self, place: usize, news: ConnectionNews) {
         self.tally.add(match news {
             ConnectionNews::Connected { .. } => "times connected",
-            ConnectionNews::Jeopardy => "times in jeopardy",
+            ConnectionNews::Jeopardy { .. } => "times in jeopardy",
             ConnectionNews::Expired { .. } => "sessions expired",
         });
         if let ConnectionNews::Expired { .. } = news {

@@ -131,7 +131,8 @@ fn jeopardy_lasts_while_leader_extends_no_promise() {
         });
         reported.extend(states);
     }
-    let [(ConnectionNews::Jeopardy, lost), (ConnectionNews::Connected { session: SESSION }, found)] = reported[..]
+    let [(ConnectionNews::Jeopardy { .. }, lost), (ConnectionNews::Connected { session: SESSION }, found)] =
+        reported[..]
     else {
         panic!("{reported:?}")
     };
@@ -148,7 +149,7 @@ fn unanswered_renewal_is_repeated_until_the_lease_ends() {
         client.now = next;
         let effects = client.timeout(&["/"]);
         tries.extend(keep_alive(&effects).map(|_| next));
-        if effects.contains(&HolderEffect::Connection(ConnectionNews::Jeopardy)) {
+        if effects.contains(&HolderEffect::Connection(jeopardy(&["/"]))) {
             break;
         }
     }

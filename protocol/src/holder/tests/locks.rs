@@ -8,7 +8,7 @@ use crate::{
     command::{WriteRefusal, Written},
     id::{LockId, Token},
     lock::{LockMode, LockOutcome, LockStatus},
-    message::{AWAIT_LOCKS_MAX, AwaitedLock, CONSENTS_MAX, Lapse, RENEWALS_MAX, RETURNS_MAX},
+    message::{AWAIT_LOCK_STATUS_MAX, AwaitedLock, CONSENTS_MAX, Lapse, RENEWALS_MAX, RETURNS_MAX},
     path::PATH_MAX_BYTES,
 };
 
@@ -35,7 +35,7 @@ fn granted(token: u64, is_contended: bool) -> LockStatus {
 }
 
 fn awaits(known: LockStatus) -> Body {
-    Body::AwaitLocks { locks: vec![AwaitedLock { path: path("/a"), lock: LOCK, known }] }
+    Body::AwaitLockStatus { locks: vec![AwaitedLock { path: path("/a"), lock: LOCK, known }] }
 }
 
 fn lock_lost() -> HolderEffect {
@@ -59,7 +59,7 @@ impl Client {
 fn waiting() -> (Client, SendId) {
     let mut client = Client::leased();
     let effects = client.lock(None, 1);
-    let (send_id, body) = sent(&effects).pop().expect("an AwaitLocks request is sent");
+    let (send_id, body) = sent(&effects).pop().expect("an AwaitLockStatus request is sent");
     assert_eq!(body, awaits(LockStatus::Waiting));
     assert_eq!(client.remaining(), Duration::ZERO);
     (client, send_id)
@@ -135,12 +135,12 @@ fn downgrade_counts_as_shared_from_request_on() {
     client.lock(Some(9), 1);
     client.now = at(100).after(Duration::from_millis(100));
     let effects = client.timeout(&[]);
-    let await_locks = client.only(&effects).0;
+    let await_lock_status = client.only(&effects).0;
     let lower = Write::ChangeLockMode { path: path("/a"), lock: LOCK, mode: LockMode::Shared, wait: true };
     client.write(6, lower.clone());
     let done = HolderEffect::WriteDone { write: WriteId(7), result: Err(WriteFailure::NotSent) };
     assert_eq!(client.write(7, lower), [done], "one change of a lock is in flight at a time");
-    let effects = client.answer(await_locks, Answer::LockStatuses(vec![(LOCK, granted(9, true))]));
+    let effects = client.answer(await_lock_status, Answer::LockStatuses(vec![(LOCK, granted(9, true))]));
     let status = LockStatus::Granted { token: Token(9), mode: LockMode::Shared, is_contended: true };
     assert!(
         effects.contains(&HolderEffect::LockChanged { lock: LOCK, status }),
@@ -162,7 +162,7 @@ fn waiting_lock_reports_its_grant_and_awaits_contention() {
     let effects = client.answer(send_id, Answer::LockStatuses(vec![(LOCK, granted(9, false))]));
     assert!(effects.contains(&HolderEffect::LockChanged { lock: LOCK, status: granted(9, false) }));
     assert_eq!(client.remaining(), TERM);
-    let (send_id, body) = sent(&effects).pop().expect("the next AwaitLocks request is sent");
+    let (send_id, body) = sent(&effects).pop().expect("the next AwaitLockStatus request is sent");
     assert_eq!(body, awaits(granted(9, false)));
     let effects = client.answer(send_id, Answer::LockStatuses(vec![(LOCK, granted(9, true))]));
     assert!(
@@ -175,7 +175,7 @@ fn waiting_lock_reports_its_grant_and_awaits_contention() {
 fn outdated_lock_status_is_not_reported() {
     let (mut client, send_id) = waiting();
     let effects = client.answer(send_id, Answer::LockStatuses(vec![(LOCK, granted(9, false))]));
-    let (send_id, _) = sent(&effects).pop().expect("the next AwaitLocks request is sent");
+    let (send_id, _) = sent(&effects).pop().expect("the next AwaitLockStatus request is sent");
     for outdated in [LockStatus::Waiting, granted(8, true), granted(9, false)] {
         assert!(!super::super::locks::is_newer(granted(9, false), outdated), "{outdated:?}");
     }
@@ -191,7 +191,7 @@ fn owned_lock_is_queried_only_after_a_while() {
     let mut client = Client::leased();
     let effects = client.lock(Some(9), 1);
     assert_eq!(sent(&effects), []);
-    let due = client.holder.next_deadline().expect("the AwaitLocks request has a deadline");
+    let due = client.holder.next_deadline().expect("the AwaitLockStatus request has a deadline");
     assert_eq!(due, at(100).after(Duration::from_millis(100)));
     client.now = due;
     assert_eq!(
@@ -199,7 +199,8 @@ fn owned_lock_is_queried_only_after_a_while() {
         awaits(granted(9, false))
     );
     client.write(6, Write::Unlock { path: path("/a"), lock: LOCK });
-    let asks = |effects: &[HolderEffect]| sent(effects).iter().any(|(_, body)| matches!(body, Body::AwaitLocks { .. }));
+    let asks =
+        |effects: &[HolderEffect]| sent(effects).iter().any(|(_, body)| matches!(body, Body::AwaitLockStatus { .. }));
     assert!(!asks(&client.timeout(&[])), "the lock was released");
 }
 
@@ -251,8 +252,8 @@ fn lease_with_locks_is_renewed_without_reads() {
                     renewals += usize::from(!request.header.renew.is_empty());
                     client.renew(send_id, promise("/", 1));
                 }
-                Body::AwaitLocks { .. } => {
-                    assert!(request.header.renew.is_empty(), "an AwaitLocks request renews no lease")
+                Body::AwaitLockStatus { .. } => {
+                    assert!(request.header.renew.is_empty(), "an AwaitLockStatus request renews no lease")
                 }
                 other => panic!("{other:?}"),
             }
@@ -264,15 +265,15 @@ fn lease_with_locks_is_renewed_without_reads() {
 #[test]
 fn await_locks_unanswered_for_long_is_repeated() {
     let (mut client, first) = waiting();
-    let await_locks = |effects: &[HolderEffect]| {
-        let mut requests = sent(effects).into_iter().filter(|(_, body)| matches!(body, Body::AwaitLocks { .. }));
+    let await_lock_status = |effects: &[HolderEffect]| {
+        let mut requests = sent(effects).into_iter().filter(|(_, body)| matches!(body, Body::AwaitLockStatus { .. }));
         requests.next().map(|(send_id, _)| send_id)
     };
     let mut second = None;
     while second.is_none() {
         client.now = client.holder.next_deadline().expect("a lease is to be renewed").max(client.now);
         let effects = client.timeout(&[]);
-        second = await_locks(&effects);
+        second = await_lock_status(&effects);
         for (send_id, request) in requests(&effects) {
             if matches!(request.body, Body::Heartbeat(_)) {
                 client.renew(send_id, promise("/", 1));
@@ -289,7 +290,7 @@ fn await_locks_unanswered_for_long_is_repeated() {
 /// The locks that the step's request names, and its send id.
 fn awaited(effects: &[HolderEffect]) -> Option<(SendId, Vec<LockId>)> {
     requests(effects).into_iter().find_map(|(send_id, request)| match request.body {
-        Body::AwaitLocks { locks } => Some((send_id, locks.into_iter().map(|awaited| awaited.lock).collect())),
+        Body::AwaitLockStatus { locks } => Some((send_id, locks.into_iter().map(|awaited| awaited.lock).collect())),
         _ => None,
     })
 }
@@ -297,7 +298,7 @@ fn awaited(effects: &[HolderEffect]) -> Option<(SendId, Vec<LockId>)> {
 #[test]
 fn locks_beyond_one_request_are_named_in_turn() {
     let mut client = Client::leased();
-    let count = AWAIT_LOCKS_MAX as u64 + 10;
+    let count = AWAIT_LOCK_STATUS_MAX as u64 + 10;
     for number in 1..=count {
         let grant = LockOutcome {
             path: path("/a"),
@@ -318,12 +319,12 @@ fn locks_beyond_one_request_are_named_in_turn() {
     let register = client.step(HolderInput::Connected);
     let register = client.only(&register).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
-    let (_, first) = awaited(&effects).expect("an AwaitLocks request is sent at once");
-    assert_eq!(first.len(), AWAIT_LOCKS_MAX);
+    let (_, first) = awaited(&effects).expect("an AwaitLockStatus request is sent at once");
+    assert_eq!(first.len(), AWAIT_LOCK_STATUS_MAX);
     client.now = client.now.after(Duration::from_secs(1));
     let effects = client.timeout(&[]);
     let (send_id, second) = awaited(&effects).expect("a request names the other locks");
-    assert_eq!(second.len(), AWAIT_LOCKS_MAX);
+    assert_eq!(second.len(), AWAIT_LOCK_STATUS_MAX);
     let named: BTreeSet<LockId> = first.into_iter().chain(second).collect();
     assert_eq!(named, (1..=count).map(LockId).collect());
     let status = granted(count, false);
@@ -342,7 +343,7 @@ fn encoded_bytes(value: &impl serde::Serialize) -> usize {
 fn locks_with_long_paths_are_named_in_turn() {
     let mut client = Client::leased();
     let dirs = format!("/{}", "d".repeat(255)).repeat(15);
-    for number in 1..=AWAIT_LOCKS_MAX as u64 {
+    for number in 1..=AWAIT_LOCK_STATUS_MAX as u64 {
         let path = path(&format!("{dirs}/{number:0>255}"));
         assert_eq!(path.as_str().len(), PATH_MAX_BYTES);
         let (id, mode, token) = (LockId(number), LockMode::Exclusive, Some(Token(number)));
@@ -367,8 +368,8 @@ fn locks_with_long_paths_are_named_in_turn() {
         client.now = client.now.after(Duration::from_secs(1));
         effects = client.timeout(&[]);
     }
-    assert_eq!(named, (1..=AWAIT_LOCKS_MAX as u64).map(LockId).collect());
-    let reported = (0..AWAIT_LOCKS_MAX as u64).map(|_| (LockId(u64::MAX), granted(u64::MAX, true))).collect();
+    assert_eq!(named, (1..=AWAIT_LOCK_STATUS_MAX as u64).map(LockId).collect());
+    let reported = (0..AWAIT_LOCK_STATUS_MAX as u64).map(|_| (LockId(u64::MAX), granted(u64::MAX, true))).collect();
     let promises = RENEWALS_MAX * (PATH_MAX_BYTES + 100);
     assert!(
         encoded_bytes(&Answer::LockStatuses(reported)) + promises < FRAME_BYTES_MAX,
@@ -397,7 +398,7 @@ fn refused_await_locks_is_repeated_later() {
     let (mut client, send_id) = waiting();
     assert_eq!(sent(&client.refuse(send_id, Refusal::Retry)), []);
     client.now = at(100).after(Duration::from_millis(100));
-    let (_, body) = sent(&client.timeout(&[])).pop().expect("the AwaitLocks request is repeated");
+    let (_, body) = sent(&client.timeout(&[])).pop().expect("the AwaitLockStatus request is repeated");
     assert_eq!(body, awaits(LockStatus::Waiting));
 }
 

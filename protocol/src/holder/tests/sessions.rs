@@ -4,7 +4,7 @@ use super::*;
 
 fn reported_states(effects: &[HolderEffect]) -> Vec<ConnectionNews> {
     let state = |effect: &HolderEffect| match effect {
-        HolderEffect::Connection(state) => Some(*state),
+        HolderEffect::Connection(state) => Some(state.clone()),
         _ => None,
     };
     effects.iter().filter_map(state).collect()
@@ -143,12 +143,40 @@ fn jeopardy_and_reconnection_are_reported_once() {
         client.now = next;
         states.extend(reported_states(&client.timeout(&["/"])).into_iter().map(|state| (state, next)));
     }
-    assert_eq!(states, [(ConnectionNews::Jeopardy, at(110))]);
+    assert_eq!(states, [(jeopardy(&["/"]), at(110))]);
     assert!(!client.may_serve("/a"));
     let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
     assert_eq!(reported_states(&effects), [ConnectionNews::Connected { session: SESSION }]);
+}
+
+#[test]
+fn jeopardy_names_each_volume_whose_lease_has_ended() {
+    let mut client = Client::cached();
+    client.holder.volumes.learn(&path("/v"));
+    client.now = at(104);
+    let effects = client.read(5, "/v/a");
+    let acquire = client.only(&effects).0;
+    let effects = client.answer(acquire, acquired("/v", 2, 50));
+    let read = client.only(&effects).0;
+    client.answer(read, Answer::Read(read_answer("/v", Some(value(10)), None)));
+    client.step(HolderInput::Disconnected);
+    let mut states = Vec::new();
+    while let Some(next) = client.holder.next_deadline() {
+        client.now = next;
+        states.extend(reported_states(&client.timeout(&["/", "/v"])).into_iter().map(|state| (state, next)));
+    }
+    assert_eq!(states, [(jeopardy(&["/"]), at(110)), (jeopardy(&["/", "/v"]), at(114))]);
+    // One of the two is renewed, and ends again. The application knows of that one already.
+    let effects = client.step(HolderInput::Connected);
+    let register = client.only(&effects).0;
+    let result = Ok(Answer::Registered { coverings: vec![] });
+    let response = Response { epoch: EPOCH, promises: vec![promise("/v", 2)], lapses: vec![], clocks: None, result };
+    client.respond(register, response);
+    client.step(HolderInput::Disconnected);
+    client.now = client.now.after(TERM);
+    assert_eq!(reported_states(&client.timeout(&["/", "/v"])), []);
 }
 
 #[test]
@@ -163,7 +191,7 @@ fn idle_session_is_renewed_or_enters_jeopardy() {
     client.step(HolderInput::Disconnected);
     assert_eq!(client.holder.next_deadline(), Some(at(190)));
     client.now = at(190);
-    assert_eq!(client.timeout(&[]), [HolderEffect::Connection(ConnectionNews::Jeopardy)]);
+    assert_eq!(client.timeout(&[]), [HolderEffect::Connection(jeopardy(&[]))]);
     assert_eq!(client.holder.next_deadline(), None);
 }
 
@@ -349,7 +377,7 @@ fn answer_on_abandoned_connection_does_not_connect() {
     client.now = at(109);
     client.timeout(&["/"]);
     client.now = at(110);
-    assert_eq!(reported_states(&client.timeout(&["/"])), [ConnectionNews::Jeopardy]);
+    assert_eq!(reported_states(&client.timeout(&["/"])), [jeopardy(&["/"])]);
     assert_eq!(reported_states(&client.answer(late, answer(Some(value(10)), Some(grant(3))))), []);
 }
 

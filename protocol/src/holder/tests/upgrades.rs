@@ -46,10 +46,10 @@ fn upgrading() -> (Client, SendId) {
 fn known_status(client: &mut Client) -> (SendId, LockStatus) {
     client.now = client.now.after(Duration::from_millis(100));
     let first_known = |(send_id, body)| match body {
-        Body::AwaitLocks { locks } => Some((send_id, locks[0].known)),
+        Body::AwaitLockStatus { locks } => Some((send_id, locks[0].known)),
         _ => None,
     };
-    sent(&client.timeout(&[])).into_iter().find_map(first_known).expect("an AwaitLocks request is sent")
+    sent(&client.timeout(&[])).into_iter().find_map(first_known).expect("an AwaitLockStatus request is sent")
 }
 
 #[test]
@@ -62,16 +62,16 @@ fn upgrade_is_known_by_its_answer() {
 #[test]
 fn late_upgrade_answer_does_not_undo_reported_grant() {
     let (mut client, send_id) = upgrading();
-    let (await_locks, status) = known_status(&mut client);
+    let (await_lock_status, status) = known_status(&mut client);
     assert_eq!(status, granted(LockMode::Shared, 9));
-    client.answer(await_locks, Answer::LockStatuses(vec![(LOCK, granted(LockMode::Exclusive, 10))]));
+    client.answer(await_lock_status, Answer::LockStatuses(vec![(LOCK, granted(LockMode::Exclusive, 10))]));
     client.answer(send_id, lock_outcome(LockMode::Shared, Some(9)));
     client.step(HolderInput::Disconnected);
     let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
     let known = sent(&effects).into_iter().find_map(|(_, body)| match body {
-        Body::AwaitLocks { locks } => Some(locks[0].known),
+        Body::AwaitLockStatus { locks } => Some(locks[0].known),
         _ => None,
     });
     assert_eq!(known, Some(granted(LockMode::Exclusive, 10)));
@@ -94,8 +94,8 @@ fn waiting_lock_answered_after_its_lease_ended_stays() {
     let effects = client.answer(send_id, lock_outcome(LockMode::Exclusive, None));
     assert!(!effects.contains(&HolderEffect::LocksLost { locks: vec![LOCK] }), "the lease may still be renewed");
     assert!(
-        sent(&effects).iter().any(|(_, body)| matches!(body, Body::AwaitLocks { .. })),
-        "an AwaitLocks request is sent: {effects:?}"
+        sent(&effects).iter().any(|(_, body)| matches!(body, Body::AwaitLockStatus { .. })),
+        "an AwaitLockStatus request is sent: {effects:?}"
     );
 }
 
