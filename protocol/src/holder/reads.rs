@@ -48,9 +48,9 @@ enum FetchStage {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Fetch {
     /// Reads that began before it was sent, or that wait until it is sent.
-    began: Vec<ReadId>,
+    began: BTreeSet<ReadId>,
     /// Reads that began after it was sent.
-    joined: Vec<ReadId>,
+    joined: BTreeSet<ReadId>,
     stage: FetchStage,
     /// The most that any of its reads asks for, when it is sent.
     lease: LeaseRequest,
@@ -66,10 +66,10 @@ struct Fetch {
 }
 
 impl Fetch {
-    fn new(began: Vec<ReadId>, lease: LeaseRequest) -> Self {
+    fn new(began: BTreeSet<ReadId>, lease: LeaseRequest) -> Self {
         Self {
             began,
-            joined: Vec::new(),
+            joined: BTreeSet::new(),
             stage: FetchStage::Queued,
             lease,
             named: None,
@@ -188,7 +188,7 @@ impl Reads {
         Some(fetch)
     }
 
-    fn forget(&mut self, reads: &[ReadId]) {
+    fn forget(&mut self, reads: &BTreeSet<ReadId>) {
         for read in reads {
             self.by_id.remove(read);
         }
@@ -211,13 +211,14 @@ impl Holder {
         match self.reads.fetches.get_mut(&object) {
             Some(fetch) => {
                 fetch.lease = fetch.lease.max(lease);
-                match fetch.stage {
-                    FetchStage::Sent(_) | FetchStage::SentAlong(_) => fetch.joined.push(read),
-                    FetchStage::Queued | FetchStage::Waiting => fetch.began.push(read),
-                }
+                let reads = match fetch.stage {
+                    FetchStage::Sent(_) | FetchStage::SentAlong(_) => &mut fetch.joined,
+                    FetchStage::Queued | FetchStage::Waiting => &mut fetch.began,
+                };
+                reads.insert(read);
             }
             None => {
-                self.reads.fetches.insert(object.clone(), Fetch::new(vec![read], lease));
+                self.reads.fetches.insert(object.clone(), Fetch::new(BTreeSet::from([read]), lease));
                 self.send_queue.push(Purpose::Read(object));
             }
         }
@@ -239,7 +240,7 @@ impl Holder {
         }
         if self.may_serve(object, now) {
             if let Some(fetch) = self.reads.end(object) {
-                self.serve_cached(fetch.began, object, now);
+                self.serve_cached(fetch.began.into_iter().collect(), object, now);
             }
             return;
         }
@@ -387,7 +388,7 @@ impl Holder {
             self.send_queue.push(Purpose::Read(object.clone()));
         }
         self.reads.forget(&reads);
-        reads
+        reads.into_iter().collect()
     }
 
     /// Fails the reads of a fetch that the server refused for good.
@@ -402,8 +403,7 @@ impl Holder {
     pub(super) fn cancel_read(&mut self, read: ReadId) {
         let Some(object) = self.reads.by_id.remove(&read) else { return };
         let Some(fetch) = self.reads.fetches.get_mut(&object) else { return };
-        fetch.began.retain(|other| *other != read);
-        fetch.joined.retain(|other| *other != read);
+        let _ = fetch.began.remove(&read) || fetch.joined.remove(&read);
         if fetch.began.is_empty() && fetch.joined.is_empty() {
             if let FetchStage::Sent(send_id) = fetch.stage {
                 self.in_flight.cancel(send_id);
