@@ -301,7 +301,7 @@ async fn release_leadership(
         .when(Compare::exists(path.clone()))
         .then(Operation::delete(path.clone()));
     let lost = lock.on_lost();
-    let removal = async { client.driver().begin_release(&path, Write::Transaction(transaction)).await };
+    let removal = async { client.driver().begin_pending_release(&path, Write::Transaction(transaction)).await };
     let Some(removed) = lost.run_until_cancelled(removal).await else {
         delete_proclamation(&client, &path, token, None).await;
         return Err(LockError::Lost { path });

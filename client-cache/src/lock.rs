@@ -238,7 +238,7 @@ impl LockGuard {
         }
         let (path, lock) = (self.path.clone(), self.id);
         let change = Write::ChangeLockMode { path, lock, mode: LockMode::Shared, wait: true };
-        let outcome = self.client.driver().begin_release(&self.path, change);
+        let outcome = self.client.driver().begin_pending_release(&self.path, change);
         self.confirmed(outcome).await
     }
 
@@ -328,7 +328,7 @@ impl LockGuard {
     pub(crate) fn begin_release(&mut self) -> oneshot::Receiver<WriteOutcome> {
         self.is_released = true;
         let change = Write::Unlock { path: self.path.clone(), lock: self.id };
-        self.client.driver().begin_release(&self.path, change)
+        self.client.driver().begin_pending_release(&self.path, change)
     }
 }
 
@@ -339,7 +339,7 @@ impl Drop for LockGuard {
             // The cell must still be there: it records a value that was not flushed.
             drop(self.begin_release());
         }
-        self.client.driver().forget_lock(self.id);
+        self.client.driver().drop_lock_cell(self.id);
     }
 }
 
@@ -367,7 +367,7 @@ impl UpgradeRequest {
     fn begin_downgrade(&self) -> oneshot::Receiver<WriteOutcome> {
         let (path, lock) = (self.path.clone(), self.id);
         let change = Write::ChangeLockMode { path, lock, mode: LockMode::Shared, wait: true };
-        self.client.driver().begin_release(&self.path, change)
+        self.client.driver().begin_pending_release(&self.path, change)
     }
 }
 

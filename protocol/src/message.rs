@@ -193,8 +193,8 @@ pub enum Body {
     /// Waits until the status of one of these locks differs from the known one. Then
     /// [`Answer::LockStatuses`] comes, perhaps after a long time. Lost: the client asks again.
     /// Twice: the later request replaces the earlier one, which gets an empty answer.
-    AwaitLocks {
-        /// The locks whose status the session awaits; at most [`AWAIT_LOCKS_MAX`].
+    AwaitLockStatus {
+        /// The locks whose status the session awaits; at most [`AWAIT_LOCK_STATUS_MAX`].
         locks: Vec<AwaitedLock>,
     },
     /// Watches a node or a subtree. The server answers with [`Answer::Changes`]:
@@ -232,15 +232,15 @@ pub enum Body {
 
 impl Body {
     /// Whether the server answers without waiting for other clients. A write may wait for leases, a
-    /// watch for writes, and an [`AwaitLocks`](Self::AwaitLocks) for other locks. A list and an
-    /// [`AwaitRead`](Self::AwaitRead) may wait for flushes, and a
+    /// watch for writes, and an [`AwaitLockStatus`](Self::AwaitLockStatus) for other locks. A list
+    /// and an [`AwaitRead`](Self::AwaitRead) may wait for flushes, and a
     /// [`ReadNextValue`](Self::ReadNextValue) for writes.
     pub fn is_nonblocking(&self) -> bool {
         !matches!(
             self,
             Self::Write { .. }
                 | Self::Watch { .. }
-                | Self::AwaitLocks { .. }
+                | Self::AwaitLockStatus { .. }
                 | Self::AwaitRead { .. }
                 | Self::ReadNextValue { .. }
                 | Self::List { .. }
@@ -369,8 +369,8 @@ pub enum Answer {
     Leases(Vec<LeaseInfo>),
     /// To [`Inspect::Cluster`].
     Cluster(ClusterInfo),
-    /// To [`Body::AwaitLocks`]: the locks whose status differs, and the new statuses. Empty if a
-    /// later request has replaced this one.
+    /// To [`Body::AwaitLockStatus`]: the locks whose status differs, and the new statuses. Empty if
+    /// a later request has replaced this one.
     LockStatuses(Vec<(LockId, LockStatus)>),
     /// To [`Inspect::Locks`].
     LockInfos(Vec<LockInfo>),

@@ -94,7 +94,7 @@ bounds! {
     /// As above.
     Claims: "claims_max",
     /// Checked by [`Request::check_lengths`](crate::message::Request::check_lengths), like all up
-    /// to [`Bound::KeepAlives`] except [`Bound::AwaitLocksBytes`].
+    /// to [`Bound::KeepAlives`] except [`Bound::AwaitLockStatusBytes`].
     Renewals: "RENEWALS_MAX",
     /// As above.
     Consents: "CONSENTS_MAX",
@@ -107,9 +107,9 @@ bounds! {
     /// As above.
     ReportObjects: "REPORT_PART_OBJECTS_MAX",
     /// As above.
-    AwaitLocks: "AWAIT_LOCKS_MAX",
+    AwaitLockStatus: "AWAIT_LOCK_STATUS_MAX",
     /// Bounds the requests that a holder makes.
-    AwaitLocksBytes: "AWAIT_LOCKS_BYTES_MAX",
+    AwaitLockStatusBytes: "AWAIT_LOCK_STATUS_BYTES_MAX",
     /// Checked by `check_lengths`.
     KeepAlives: "KEEP_ALIVES_MAX",
     /// A field of [`HolderBounds`](crate::holder::HolderBounds), like all up to
@@ -295,7 +295,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::ListNodes, "lessor::tests::bounds::requested_sizes_are_cut_to_one_answer"),
     (Bound::ClockInfos, "lessor::tests::drift::drifting_clients_are_all_counted_and_some_listed"),
     (Bound::Candidates, "lessor::recalls::tests::recall_of_sets_that_one_recall_includes_sends_nothing"),
-    (Bound::AwaitLocksBytes, "holder::tests::locks::locks_with_long_paths_are_named_in_turn"),
+    (Bound::AwaitLockStatusBytes, "holder::tests::locks::locks_with_long_paths_are_named_in_turn"),
     (Bound::Heartbeats, "holder::in_flight::tests::heartbeat_beyond_the_bound_abandons_the_oldest"),
     (Bound::PushWait, "holder::tests::next_values::next_value_is_awaited_for_a_limited_time"),
     (Bound::RemovalsRemembered, "holder::attachments::tests::removal_beyond_the_bound_forgets_the_earliest"),

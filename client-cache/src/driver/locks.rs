@@ -55,13 +55,14 @@ impl Driver {
         self.core.lock().holder.lock_remaining(id, clock::now())
     }
 
-    /// Begins a pending release at a node. The client repeats the request until it is answered,
-    /// even if no caller waits for the outcome.
-    pub(crate) fn begin_release(&self, at: &NodePath, change: Write) -> oneshot::Receiver<WriteOutcome> {
+    /// Begins a pending release at a node: `change` gives up a lock, the exclusive mode of a lock,
+    /// or a node of a recipe. The client repeats the request until it is answered, even if no
+    /// caller waits for the outcome.
+    pub(crate) fn begin_pending_release(&self, at: &NodePath, change: Write) -> oneshot::Receiver<WriteOutcome> {
         self.begin_write(change, Some(self.pending_releases.begin(at))).1
     }
 
-    pub(crate) fn forget_lock(&self, id: LockId) {
+    pub(crate) fn drop_lock_cell(&self, id: LockId) {
         self.core.lock().locks.remove(&id);
     }
 
@@ -127,7 +128,7 @@ impl DriverCore {
         });
     }
 
-    pub(super) fn update_lock_status(&self, id: LockId, status: LockStatus) {
+    pub(super) fn show_lock_status(&self, id: LockId, status: LockStatus) {
         if let Some((_, cell)) = self.locks.get(&id) {
             cell.status.send_replace(status);
         }

@@ -78,8 +78,8 @@ impl UnclaimedLock {
 
     fn begin_release(&mut self) -> Option<oneshot::Receiver<WriteOutcome>> {
         let lock = self.id.take()?;
-        self.driver.forget_lock(lock);
-        Some(self.driver.begin_release(&self.path, Write::Unlock { path: self.path.clone(), lock }))
+        self.driver.drop_lock_cell(lock);
+        Some(self.driver.begin_pending_release(&self.path, Write::Unlock { path: self.path.clone(), lock }))
     }
 }
 

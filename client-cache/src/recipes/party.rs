@@ -158,7 +158,7 @@ impl Party {
             tokio::select! {
                 biased;
                 () = dropped.cancelled() => {}
-                () = over.cancelled() => drop(client.driver().begin_release(&at, removal)),
+                () = over.cancelled() => drop(client.driver().begin_pending_release(&at, removal)),
             }
         });
     }
@@ -207,7 +207,7 @@ impl Party {
     }
 
     fn remove(&self) -> oneshot::Receiver<WriteOutcome> {
-        self.client.driver().begin_release(&self.recipe_path(), removal(&self.node))
+        self.client.driver().begin_pending_release(&self.recipe_path(), removal(&self.node))
     }
 
     /// The recipe's node.
@@ -259,7 +259,7 @@ impl Drop for Party {
         self.client.driver().spawn(async move {
             // If the session has ended, so has the node.
             let _ = released.await;
-            let _ = client.driver().begin_release(&at, removal).await;
+            let _ = client.driver().begin_pending_release(&at, removal).await;
             drop(pending_release);
         });
     }

@@ -436,7 +436,7 @@ fn kind(body: &Body) -> &'static str {
         Body::Write { .. } => "Write",
         Body::HolderReport(_) => "HolderReport",
         Body::KeepAlive { .. } => "KeepAlive",
-        Body::AwaitLocks { .. } => "AwaitLocks",
+        Body::AwaitLockStatus { .. } => "AwaitLockStatus",
         Body::Inspect(_) => "Inspect",
         Body::Watch { .. } => "Watch",
         Body::List { .. } => "List",

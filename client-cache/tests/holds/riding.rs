@@ -39,7 +39,7 @@ async fn keep_locks() -> Result<(), Missed> {
     let take = async |number| client.lock(format!("/many/{number}")).wait(LockWait::No).await.unwrap();
     let held: Vec<LockGuard> = within(join_all((0..LOCKS).map(take))).await;
     let asked = || (LOCK_REQUESTS.map(|kind| server.asked(kind)), server.asked("Heartbeat"));
-    let ((before, renewed_before), waits_before) = (asked(), server.asked("AwaitLocks"));
+    let ((before, renewed_before), waits_before) = (asked(), server.asked("AwaitLockStatus"));
     let began = Instant::now();
     let lasting = tokio::time::timeout(2 * TERM, held[0].on_lost().cancelled()).await;
     let terms = began.elapsed().as_secs_f64() / TERM.as_secs_f64();
@@ -48,7 +48,7 @@ async fn keep_locks() -> Result<(), Missed> {
         return Err(Missed(format!("{certain} of {LOCKS} locks last")));
     }
     assert_eq!(after, before, "{LOCK_REQUESTS:?}: expected only renewals of the volume lease");
-    let waits = server.asked("AwaitLocks") - waits_before;
+    let waits = server.asked("AwaitLockStatus") - waits_before;
     assert!(waits <= 1, "asked {waits} times to be told of locks, about which nothing changed");
     let renewals = renewed - renewed_before;
     assert!(renewals as f64 <= RENEWALS_PER_TERM * terms + 1.0, "{renewals} renewals in {terms:.2} terms");

@@ -30,7 +30,7 @@ pub(super) enum Purpose {
     /// Renew key leases.
     KeepAlive,
     /// Ask for changes in the status of locks.
-    AwaitLocks,
+    AwaitLockStatus,
     /// Send a part of the volume's holder report.
     HolderReport(NodePath),
     Read(Object),

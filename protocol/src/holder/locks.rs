@@ -7,9 +7,9 @@
 //! application once. The servers may still have the lock, so the client releases it there
 //! (`lose_locks` in `client-cache/src/driver/locks.rs`).
 //!
-//! To learn of grants and of waiters, the holder has one [`Body::AwaitLocks`] in flight. The leader
-//! answers it when a status has changed. The request names all locks. If there are too many for one
-//! request, successive requests name them in turn. After a grant, the holder waits for
+//! To learn of grants and of waiters, the holder has one [`Body::AwaitLockStatus`] in flight. The
+//! leader answers it when a status has changed. The request names all locks. If there are too many
+//! for one request, successive requests name them in turn. After a grant, the holder waits for
 //! [`FIRST_AWAIT_DELAY`] before it asks. So a lock that is released before that costs only two
 //! requests.
 
@@ -30,7 +30,7 @@ use crate::{
     command::{Write, Written},
     id::{Incarnation, LockId},
     lock::{LockMode, LockOutcome, LockStatus},
-    message::{AWAIT_LOCKS_BYTES_MAX, AWAIT_LOCKS_MAX, AwaitedLock, Body},
+    message::{AWAIT_LOCK_STATUS_BYTES_MAX, AWAIT_LOCK_STATUS_MAX, AwaitedLock, Body},
     path::NodePath,
     reached::{Bound, reached},
     time::Instant,
@@ -109,9 +109,10 @@ impl OwnLocks {
         let mut bytes = 0;
         let fits = |(_, own): &(&LockId, &OwnLock)| {
             bytes += own.path.as_str().len();
-            bytes <= AWAIT_LOCKS_BYTES_MAX
+            bytes <= AWAIT_LOCK_STATUS_BYTES_MAX
         };
-        let in_turn = self.by_id.range(following).chain(self.by_id.range(first)).take(AWAIT_LOCKS_MAX).take_while(fits);
+        let in_turn =
+            self.by_id.range(following).chain(self.by_id.range(first)).take(AWAIT_LOCK_STATUS_MAX).take_while(fits);
         let named = in_turn.map(|(id, own)| AwaitedLock { path: own.path.clone(), lock: *id, known: own.status });
         let named: Vec<AwaitedLock> = named.collect();
         self.awaited_through = named.last().map_or(LockId(0), |last| last.lock);
@@ -119,12 +120,12 @@ impl OwnLocks {
     }
 
     fn fits_one_request(&self) -> bool {
-        if self.by_id.len() > AWAIT_LOCKS_MAX {
+        if self.by_id.len() > AWAIT_LOCK_STATUS_MAX {
             return false;
         }
-        let fits = self.by_id.values().map(|own| own.path.as_str().len()).sum::<usize>() <= AWAIT_LOCKS_BYTES_MAX;
+        let fits = self.by_id.values().map(|own| own.path.as_str().len()).sum::<usize>() <= AWAIT_LOCK_STATUS_BYTES_MAX;
         if !fits {
-            reached(Bound::AwaitLocksBytes);
+            reached(Bound::AwaitLockStatusBytes);
         }
         fits
     }
@@ -229,19 +230,19 @@ impl Holder {
     }
 
     /// When to ask the leader about locks.
-    pub(super) fn await_locks_deadline(&self) -> Option<Instant> {
+    pub(super) fn await_lock_status_deadline(&self) -> Option<Instant> {
         self.locks.due.filter(|_| self.link == LinkState::Registered && !self.locks.by_id.is_empty())
     }
 
     /// Asks the leader to report changes in the status of locks.
-    pub(super) fn await_locks(&mut self, now: Instant) {
-        if self.await_locks_deadline().is_none_or(|due| due > now) {
+    pub(super) fn await_lock_status(&mut self, now: Instant) {
+        if self.await_lock_status_deadline().is_none_or(|due| due > now) {
             return;
         }
         let (locks, interval) = self.locks.next_batch();
         self.locks.due = Some(now.after(interval));
-        let body = Body::AwaitLocks { locks };
-        self.locks.await_in_flight = Some(self.send(Purpose::AwaitLocks, body, RenewalSelection::NoRenewal, now));
+        let body = Body::AwaitLockStatus { locks };
+        self.locks.await_in_flight = Some(self.send(Purpose::AwaitLockStatus, body, RenewalSelection::NoRenewal, now));
     }
 
     /// Handles the leader's report of lock statuses. Ignores it if a later request has replaced the
@@ -313,7 +314,7 @@ impl Holder {
         self.notify_locks_lost(ended);
     }
 
-    fn is_live_by_clock(&self, volume: &NodePath, now: Instant) -> bool {
+    pub(super) fn is_live_by_clock(&self, volume: &NodePath, now: Instant) -> bool {
         self.volumes.get(volume).is_some_and(|volume| volume.live(now).is_some())
     }
 

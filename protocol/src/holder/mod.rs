@@ -214,7 +214,7 @@ impl Holder {
         }
         self.send_ready(now);
         self.send_keep_alive(now);
-        self.await_locks(now);
+        self.await_lock_status(now);
         self.recalls.forget(self.in_flight.oldest_granting());
         std::mem::take(&mut self.effects)
     }
@@ -232,7 +232,7 @@ impl Holder {
             self.silence_deadline(),
             self.probe_deadline(),
             self.keep_alive_deadline(),
-            self.await_locks_deadline(),
+            self.await_lock_status_deadline(),
             self.flush_deadline(),
             self.clocks_deadline(),
             self.delayed_consents.deadline(),

@@ -73,7 +73,7 @@ impl Holder {
                 Purpose::Watch(watch) => self.send_watch(watch, now),
                 Purpose::Heartbeat
                 | Purpose::KeepAlive
-                | Purpose::AwaitLocks
+                | Purpose::AwaitLockStatus
                 | Purpose::ReadNextValue(_)
                 | Purpose::Open
                 | Purpose::Register
@@ -224,7 +224,7 @@ impl Holder {
     pub(super) fn wants_again(&mut self, purpose: Purpose, now: Instant) {
         match &purpose {
             // Each of these requests has its own schedule.
-            Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLocks => return,
+            Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLockStatus => return,
             Purpose::Read(object) => self.read_set_back(object),
             Purpose::ReadNextValue(object) => return self.next_values.end(object),
             Purpose::Acquire(volume) => self.acquisition_set_back(volume),
@@ -244,7 +244,7 @@ impl Holder {
         match purpose {
             Purpose::Open | Purpose::Register => self.refused_session(refusal),
             Purpose::Close => self.closed(),
-            Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLocks => {}
+            Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLockStatus => {}
             Purpose::Acquire(volume) => self.refused_volume(&volume, false, now),
             Purpose::HolderReport(volume) => {
                 self.holder_reports.remove(&volume);

@@ -27,7 +27,7 @@ impl Lessor {
         self.writes.check()?;
         self.writes.check_order()?;
         self.recall_channels.values().try_for_each(RecallChannel::check)?;
-        self.lease_ends.check()?;
+        self.leases.check()?;
         self.watches.check(state.revision())?;
         self.awaited_locks.check(state)?;
         self.renewals.check()?;
@@ -119,7 +119,7 @@ impl Lessor {
     /// No promised end goes beyond the replicated horizon (T6; DHCP failover's maximum client lead
     /// time).
     fn promises_stay_within_horizons(&self, state: &State) -> Result<(), String> {
-        for (key, end) in self.lease_ends.iter().filter(|(key, _)| !matches!(key, LeaseKey::Session(_))) {
+        for (key, end) in self.leases.iter().filter(|(key, _)| !matches!(key, LeaseKey::Session(_))) {
             if let Some(lease) = state.lease(key).filter(|lease| lease.incarnation == end.incarnation)
                 && end.ends_at > lease.horizon
             {
@@ -141,7 +141,7 @@ impl Lessor {
     /// Tracks, ends and replicated leases are about the same leases (S7).
     fn every_volume_lease_is_tracked(&self, state: &State) -> Result<(), String> {
         for (key, lease) in state.leases() {
-            if self.lease_ends.get(key).is_none_or(|end| end.incarnation != lease.incarnation) {
+            if self.leases.get(key).is_none_or(|end| end.incarnation != lease.incarnation) {
                 return Err(format!("{key:?} has no end in the leader's memory"));
             }
             if let LeaseKey::Volume(session, volume) = key
@@ -192,7 +192,7 @@ impl Lessor {
     /// Whether the session still has one of the volume leases that the wait names.
     fn has_any_lease(&self, session: SessionId, wait: &ConsentWait) -> bool {
         wait.leases.iter().any(|(volume, incarnation)| {
-            let end = self.lease_ends.get(&LeaseKey::Volume(session, volume.clone()));
+            let end = self.leases.get(&LeaseKey::Volume(session, volume.clone()));
             end.is_some_and(|end| end.incarnation == *incarnation)
         })
     }

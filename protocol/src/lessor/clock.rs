@@ -30,15 +30,15 @@
 //! is that of the log before it. It adds the time heard since it received that entry, which is no
 //! more than the time since the entry's proposal.
 //!
-//! The time heard counts up to `run_on_max`. A leader whose last entry is older had no quorum, or
-//! no leases.
+//! The time heard counts up to `ahead_of_log_max`. A leader whose last entry is older had no
+//! quorum, or no leases.
 //!
 //! # Where the ending clock stops
 //!
 //! A leader that cannot commit moves no horizon, so its clients' promises run out although they
-//! renew. Therefore the ending clock stops `run_on_max` after the oldest proposal in flight, until
-//! that is committed (T4). Stopping is always safe, because leases then end later. The promising
-//! clock does not stop, because a successor may have counted that time (T6).
+//! renew. Therefore the ending clock stops `ahead_of_log_max` after the oldest proposal in flight,
+//! until that is committed (T4). Stopping is always safe, because leases then end later. The
+//! promising clock does not stop, because a successor may have counted that time (T6).
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ pub const STEP_EVERY: Duration = Duration::from_millis(50);
 /// flight for up to a tick. So its clients lose at most three ticks of a lease: three tenths of a
 /// term. They renew when half of a term is left, and retry until they get an answer. Beyond this
 /// bound proposals do not commit and no client can renew, so no client may lose time (T4).
-pub(super) fn run_on_max(tick: Duration) -> Duration {
+pub(super) fn ahead_of_log_max(tick: Duration) -> Duration {
     (tick * 2).max(STEP_MAX)
 }
 
@@ -83,24 +83,24 @@ impl ClusterClock {
     }
 
     /// Starts the clocks when the first entry of the epoch is applied (T4). `logged` is the cluster
-    /// time in the log. `run_on` is how far the old leader's clock is known to have run beyond it;
-    /// it must not be overestimated.
-    pub(super) fn begin(&mut self, logged: ClusterTime, run_on: Duration, proposed_at: Instant, now: Instant) {
-        let start = logged.after(run_on);
+    /// time in the log. By `time_heard`, the old leader's clock is known to have run beyond it. An
+    /// estimate must not be too long.
+    pub(super) fn begin(&mut self, logged: ClusterTime, time_heard: Duration, proposed_at: Instant, now: Instant) {
+        let start = logged.after(time_heard);
         (self.ending, self.at) = (start, self.at.max(now));
         self.committed = Some((start, proposed_at));
     }
 
     /// Once the epoch has begun, advances the ending clock by the time since the last step, up to
     /// [`STEP_MAX`] (T4). `oldest` is the time of the oldest uncommitted proposal: the clock stops
-    /// [`run_on_max`] after it.
+    /// [`ahead_of_log_max`] after it.
     pub(super) fn advance(&mut self, now: Instant, oldest: Option<ClusterTime>, tick: Duration) {
         if self.committed.is_some() {
             if now.since(self.at) > STEP_MAX {
                 reached(Bound::ClockStep);
             }
             let next = self.ending.after(now.since(self.at).min(STEP_MAX));
-            let most = oldest.map_or(next, |oldest| oldest.after(run_on_max(tick)));
+            let most = oldest.map_or(next, |oldest| oldest.after(ahead_of_log_max(tick)));
             self.ending = self.ending.max(next.min(most));
         }
         self.at = self.at.max(now);

@@ -19,7 +19,7 @@ use crate::{
     work::CountVisits,
 };
 
-use super::{Lessor, StepContext, clock::run_on_max, leases::LeaseEnds, object_leases::CopyTracking};
+use super::{Lessor, StepContext, clock::ahead_of_log_max, leases::LeaseTable, object_leases::CopyTracking};
 
 impl Lessor {
     /// The first entry of the epoch is applied, and so is everything older in the log. Every lease
@@ -28,13 +28,13 @@ impl Lessor {
         let Outcome::EpochBegun { epoch } = outcome else { return };
         let state = cx.state;
         self.epoch = Some(*epoch);
-        let run_on = self.run_on.min(run_on_max(state.tick()));
-        self.clock.begin(state.cluster_time(), run_on, proposed_at, cx.now);
-        // The clock has just moved on by `run_on`, and the log does not show that yet. The next
+        let time_heard = self.time_heard.min(ahead_of_log_max(state.tick()));
+        self.clock.begin(state.cluster_time(), time_heard, proposed_at, cx.now);
+        // The clock has just moved on by `time_heard`, and the log does not show that yet. The next
         // leader must know it. So the lessor proposes the first tick at once.
         self.last_tick = None;
         self.orphans = state.orphans().counted().collect();
-        self.lease_ends = LeaseEnds::from_horizons(state, self.config.bounds.departed_max);
+        self.leases = LeaseTable::from_horizons(state, self.config.bounds.departed_max);
         for (key, lease) in state.leases() {
             if let LeaseKey::Volume(session, volume) = key {
                 let mode = if self.planted(Bug::ForgetOldHolders) {

@@ -192,7 +192,7 @@ impl Lessor {
         let now = self.clock.ending_time();
         let margin = |lease: &LeaseRecord| margin(key, lease, state, self.config.drift);
         let margin = state.lease(key).map_or(Duration::ZERO, margin);
-        self.lease_ends.get(key).map_or(Duration::ZERO, |end| end.ends_at.after(margin).since(now))
+        self.leases.get(key).map_or(Duration::ZERO, |end| end.ends_at.after(margin).since(now))
     }
 }
 

@@ -22,7 +22,7 @@ impl Lessor {
         let key = LeaseKey::Key(id);
         if let Some(lease) = cx.state.lease(&key).filter(|lease| lease.incarnation == incarnation) {
             // If the commit took long, the horizon may have passed already.
-            self.lease_ends.insert(key, lease.incarnation, self.clock.ending_time().min(lease.horizon), lease.term());
+            self.leases.insert(key, lease.incarnation, self.clock.ending_time().min(lease.horizon), lease.term());
         }
     }
 
@@ -45,7 +45,7 @@ impl Lessor {
         let ttl = found.map(|lease| lease.term()).unwrap_or_default();
         let named = found.map(|lease| lease.incarnation).or(incarnation).unwrap_or_default();
         let is_live =
-            self.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed || self.planted(Bug::EndingLeaseRenewed));
+            self.leases.get(&key).is_some_and(|end| !end.is_end_proposed || self.planted(Bug::EndingLeaseRenewed));
         let lease = found.filter(|_| is_live);
         let renewal = lease.and_then(|lease| {
             let (horizon, term) = (lease.horizon, lease.term());
@@ -54,7 +54,7 @@ impl Lessor {
         });
         if let Some((promised_time, plan)) = renewal {
             let ending = self.clock.ending_time();
-            self.lease_ends.renew(&key, ending, promised_time, plan);
+            self.leases.renew(&key, ending, promised_time, plan);
         }
         let result = match (renewal, found) {
             (Some((promised_time, _)), _) => KeepAliveResult::Renewed(promised_time),
@@ -101,7 +101,7 @@ impl Lessor {
     }
 
     fn info(&self, id: LeaseId, lease: &LeaseRecord) -> LeaseInfo {
-        let end = self.lease_ends.get(&LeaseKey::Key(id)).filter(|end| end.incarnation == lease.incarnation);
+        let end = self.leases.get(&LeaseKey::Key(id)).filter(|end| end.incarnation == lease.incarnation);
         let remaining = end.map_or(Duration::ZERO, |end| end.ends_at.since(self.clock.ending_time()));
         let (name, incarnation) = (lease.name.clone(), lease.incarnation);
         LeaseInfo { id, name, incarnation, ttl: lease.term(), remaining, nodes: Vec::new() }

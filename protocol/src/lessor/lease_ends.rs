@@ -51,7 +51,7 @@ impl Lessor {
         let mut leases_to_scan = self.config.bounds.expiry_scan_max;
         while self.proposal_queue.ends() < self.config.bounds.expiries_waiting_max
             && let Some((lease, incarnation, horizon)) =
-                self.lease_ends.next_expired(now, &mut leases_to_scan, replicated, may_end, state.tick())
+                self.leases.next_expired(now, &mut leases_to_scan, replicated, may_end, state.tick())
         {
             self.propose_expiry(lease, incarnation, horizon);
         }
@@ -74,13 +74,12 @@ impl Lessor {
     fn propose_tick(&mut self, cx: &StepContext<'_>) {
         let now = self.clock.ending_time();
         // If a tick could not take all renewals, the next follows as soon as it is applied (S10b).
-        let is_due =
-            self.last_tick.is_none_or(|last| now.since(last) >= cx.state.tick()) || self.lease_ends.is_behind();
-        if is_due && !self.is_tick_in_flight && !self.lease_ends.is_empty() {
+        let is_due = self.last_tick.is_none_or(|last| now.since(last) >= cx.state.tick()) || self.leases.is_behind();
+        if is_due && !self.is_tick_in_flight && !self.leases.is_empty() {
             self.last_tick = Some(now);
             self.is_tick_in_flight = true;
             self.renewals.tick_proposed();
-            let renewals = self.lease_ends.take_renewals(self.config.bounds.tick_bytes_max);
+            let renewals = self.leases.take_renewals(self.config.bounds.tick_bytes_max);
             self.propose(Command::Tick { renewals }, ProposalReason::Tick);
             self.object_leases.sweep(now, self.config.bounds.sweep_max);
         }
@@ -95,9 +94,9 @@ impl Lessor {
         let (horizon, term) = (lease.horizon, lease.term());
         // When the session acquires a volume lease, the state moves the horizon of the session
         // lease. The end in memory stays. So the earlier of the two counts.
-        let remaining = self.lease_ends.get(&key).map_or(horizon, |end| horizon.min(end.ends_at)).since(now);
+        let remaining = self.leases.get(&key).map_or(horizon, |end| horizon.min(end.ends_at)).since(now);
         if remaining < term / 4 * 3 {
-            self.lease_ends.renew(&key, now, term, RenewalPlan { horizon, term });
+            self.leases.renew(&key, now, term, RenewalPlan { horizon, term });
         }
     }
 
@@ -123,7 +122,7 @@ impl Lessor {
                 let Some(lease) = cx.state.lease(&key).filter(|lease| lease.incarnation == incarnation) else { return };
                 if let LeaseKey::Session(_) = &key {
                     let term = lease.term();
-                    self.lease_ends.insert(key, incarnation, self.clock.ending_time().after(term), term);
+                    self.leases.insert(key, incarnation, self.clock.ending_time().after(term), term);
                 } else {
                     self.propose_expiry(key, incarnation, lease.horizon);
                 }
@@ -135,7 +134,7 @@ impl Lessor {
 
     /// Forgets a lease that the replicated state no longer has.
     pub(super) fn forget_lease(&mut self, key: &LeaseKey) {
-        self.lease_ends.remove(key);
+        self.leases.remove(key);
         if let LeaseKey::Volume(session, volume) = key {
             self.object_leases.end_tracking(volume, *session);
             self.end_waits_without_lease(*session, volume);

@@ -30,7 +30,7 @@ pub(super) struct LeaseEnd {
     pub(super) is_end_proposed: bool,
     /// Its time in the queue of ends, unless its end is proposed.
     queued: ClusterTime,
-    /// Its key in `LeaseEnds::renewed`, if it has an entry there: the horizon when it was renewed.
+    /// Its key in `LeaseTable::renewed`, if it has an entry there: the horizon when it was renewed.
     renewal_horizon: ClusterTime,
     /// The load of renewing it once in a term, by [`load_of`].
     load: u64,
@@ -150,10 +150,10 @@ impl<T> Hash for Diagnostic<T> {
 
 /// All leases of the replicated state, with their ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct LeaseEnds {
+pub(super) struct LeaseTable {
     ends: BTreeMap<LeaseKey, LeaseEnd>,
     /// One entry for each lease whose end is not proposed: a time no later than its end plus
-    /// margin. A renewal does not move the entry. [`LeaseEnds::next_expired`] corrects the time
+    /// margin. A renewal does not move the entry. [`LeaseTable::next_expired`] corrects the time
     /// when it has come. The entry is removed with the lease.
     queue: BTreeSet<(ClusterTime, LeaseKey)>,
     /// Leases with renewals for the next ticks, nearest horizon first. If all renewals can be
@@ -177,7 +177,7 @@ fn load_term(state: &State, key: &LeaseKey, lease: &LeaseRecord) -> Duration {
     volume.map_or(lease.term(), |volume| volume.settings.shortest_term())
 }
 
-impl LeaseEnds {
+impl LeaseTable {
     /// No leases yet. The last renewals of `ended_max` ended leases will be remembered.
     pub(super) fn new(ended_max: usize) -> Self {
         Self { ended_max, ..Self::default() }
@@ -303,7 +303,7 @@ impl LeaseEnds {
     }
 
     /// The renewals since the last tick, for the next one (T6): about `most` bytes. The others wait
-    /// for the tick after it, and [`LeaseEnds::is_behind`] is true meanwhile.
+    /// for the tick after it, and [`LeaseTable::is_behind`] is true meanwhile.
     pub(super) fn take_renewals(&mut self, most: usize) -> Vec<Renewal> {
         self.ticking.clear();
         let mut renewals = Vec::new();
@@ -421,7 +421,7 @@ impl LeaseEnds {
         Ok(())
     }
 
-    /// The earliest time at which [`LeaseEnds::next_expired`] may return a lease.
+    /// The earliest time at which [`LeaseTable::next_expired`] may return a lease.
     pub(super) fn next_deadline(&self) -> Option<ClusterTime> {
         self.queue.first().map(|(time, _)| *time)
     }

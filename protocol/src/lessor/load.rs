@@ -28,7 +28,7 @@ use super::{
 impl Lessor {
     /// The refusal of a lease with this load, if the sum would exceed the bound.
     pub(super) fn beyond_load(&self, more: u64) -> Option<Refusal> {
-        let load = self.lease_ends.load() + self.load_to_come + more;
+        let load = self.leases.load() + self.load_to_come + more;
         let most = self.config.bounds.renewals_per_second_max;
         let is_beyond = load > (most as u64).saturating_mul(LOAD_PER_RENEWAL_A_SECOND);
         let count = usize::try_from(load.div_ceil(LOAD_PER_RENEWAL_A_SECOND)).unwrap_or(usize::MAX);
@@ -49,7 +49,7 @@ impl Lessor {
     /// there, because the new lease replaces it.
     pub(super) fn load_of_acquiring(&self, session: SessionId, path: &NodePath, state: &State) -> u64 {
         let (top, volume) = state.volume_of(path);
-        let has_one = self.lease_ends.get(&LeaseKey::Volume(session, top.clone())).is_some();
+        let has_one = self.leases.get(&LeaseKey::Volume(session, top.clone())).is_some();
         if has_one { 0 } else { load_of_term(volume.settings.shortest_term()) }
     }
 

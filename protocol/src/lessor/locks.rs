@@ -120,7 +120,12 @@ fn contention(
 
 impl Lessor {
     /// A session waits for changes of its locks.
-    pub(super) fn await_locks(&mut self, requester: Requester, locks: Vec<AwaitedLock>, cx: &mut StepContext<'_>) {
+    pub(super) fn await_lock_status(
+        &mut self,
+        requester: Requester,
+        locks: Vec<AwaitedLock>,
+        cx: &mut StepContext<'_>,
+    ) {
         if let Some(earlier) = self.awaited_locks.remove(requester.session) {
             self.reply_without_promises(&earlier, Ok(Answer::LockStatuses(Vec::new())), cx);
         }
@@ -163,9 +168,9 @@ impl Lessor {
     fn start_lock_delays(&mut self, path: &NodePath, state: &State) {
         for (id, record) in state.delayed_locks_on(path) {
             let key = LeaseKey::LockDelay(id);
-            if let Some(lease) = state.lease(&key).filter(|_| self.lease_ends.get(&key).is_none()) {
+            if let Some(lease) = state.lease(&key).filter(|_| self.leases.get(&key).is_none()) {
                 let end = self.clock.ending_time().after(record.lock_delay).min(lease.horizon);
-                self.lease_ends.insert(key, record.incarnation, end, record.lock_delay);
+                self.leases.insert(key, record.incarnation, end, record.lock_delay);
             }
         }
     }

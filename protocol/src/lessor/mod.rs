@@ -19,7 +19,7 @@
 //!   the clock ───────────►└────────┘──► proposals, when the shell is ready for one
 //! ```
 //!
-//! `lease_ends`, `object_leases` (S7), `recall_channel` (S4, S5) and `writes` (S3) are the tables
+//! `leases`, `object_leases` (S7), `recall_channels` (S4, S5) and `writes` (S3) are the tables
 //! of the lessor. [`clock`] implements T4 and T6. The other modules are the steps that use them.
 
 pub mod clock;
@@ -81,7 +81,7 @@ use crate::{
 use clock::ClusterClock;
 use counters::{Unhashed, VolumeCounters};
 use drift::DriftReports;
-use leases::LeaseEnds;
+use leases::LeaseTable;
 use locks::AwaitedLocks;
 use next_values::NextValueReads;
 use object_leases::ObjectLeases;
@@ -200,11 +200,11 @@ pub struct Lessor {
     /// `None` until the first entry of the epoch is applied. Until then it refuses requests (S6).
     epoch: Option<Epoch>,
     /// How far the last leader's clock is known to have run beyond the log (T4).
-    run_on: Duration,
+    time_heard: Duration,
     clock: ClusterClock,
     /// The interval of ticks, as of the last step.
     tick: Duration,
-    lease_ends: LeaseEnds,
+    leases: LeaseTable,
     object_leases: ObjectLeases,
     /// The volumes that have more object leases than their limits allow, or had.
     over_lease_limit: BTreeSet<NodePath>,
@@ -227,7 +227,7 @@ pub struct Lessor {
     proposals: u64,
     in_flight: BTreeMap<u64, ProposalInFlight>,
     last_tick: Option<ClusterTime>,
-    /// The load of leases that requests in flight may bring. `lease_ends` does not count it yet.
+    /// The load of leases that requests in flight may bring. `leases` does not count it yet.
     load_to_come: u64,
     /// The sessions and the remembered results that requests in flight may bring.
     sessions_to_come: usize,
@@ -255,8 +255,8 @@ struct StepContext<'a> {
 impl Lessor {
     /// The lessor of a replica that has just become leader. Its first proposal begins the epoch.
     ///
-    /// `run_on` is a span on this machine's clock (T4). It runs from receiving the latest proposal
-    /// in the replica's log to last hearing from the leader that proposed it. An entry, a
+    /// `time_heard` is a span on this machine's clock (T4). It runs from receiving the latest
+    /// proposal in the replica's log to last hearing from the leader that proposed it. An entry, a
     /// heartbeat, or any other message that only this leader sends counts. The caller passes the
     /// span as measured, and the lessor shortens it by the drift allowance. Proposals that are not
     /// applied yet count, because that leader's clock had reached them. Entries of Raft itself do
@@ -265,13 +265,13 @@ impl Lessor {
     /// If the caller does not know the span, it passes [`Duration::ZERO`]: the process has just
     /// started, another leader sent the entry, or the replica cut the entry off again. Too small a
     /// span prolongs abandoned leases. Too large a span cuts promised leases short.
-    pub fn new(config: LessorConfig, state: &State, run_on: Duration, now: Instant) -> Self {
+    pub fn new(config: LessorConfig, state: &State, time_heard: Duration, now: Instant) -> Self {
         Self {
             epoch: None,
-            run_on: config.drift.shorten(run_on),
+            time_heard: config.drift.shorten(time_heard),
             tick: state.tick(),
             clock: ClusterClock::new(state.cluster_time(), now),
-            lease_ends: LeaseEnds::new(config.bounds.departed_max),
+            leases: LeaseTable::new(config.bounds.departed_max),
             object_leases: ObjectLeases::default(),
             over_lease_limit: BTreeSet::new(),
             coverings: CoveringNumber::default(),
@@ -350,7 +350,7 @@ impl Lessor {
     /// The latest time for [`LessorInput::Timeout`], before the ending clock is clamped (T4).
     pub fn next_deadline(&self, now: Instant) -> Instant {
         let ending = self.clock.ending_time();
-        let until = self.lease_ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
+        let until = self.leases.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
         let is_behind = self.watches.is_behind() || self.object_leases.is_tidying() || !self.proven_reads.is_empty();
         let is_behind = is_behind || self.next_values.has_proven();
         let is_behind = is_behind || self.renewals.has_ready(now) || self.may_remove_orphans();

@@ -22,8 +22,8 @@ impl Lessor {
                 ProposalReason::Begin => self.begin_epoch(&outcome, proposed_at, cx),
                 ProposalReason::Tick => {
                     self.is_tick_in_flight = false;
-                    self.lease_ends.handle_tick_committed(cx.state);
-                    if !self.lease_ends.is_behind() {
+                    self.leases.handle_tick_committed(cx.state);
+                    if !self.leases.is_behind() {
                         self.renewals.mark_ticks_complete();
                     }
                 }

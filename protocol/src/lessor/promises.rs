@@ -51,8 +51,7 @@ impl Lessor {
     fn renew(&mut self, session: SessionId, renew: Renew, is_alone: bool, cx: &StepContext<'_>) -> RenewedLease {
         let Renew { volume, incarnation } = &renew;
         let key = LeaseKey::Volume(session, volume.clone());
-        let is_live =
-            self.lease_ends.get(&key).is_some_and(|end| end.incarnation == *incarnation && !end.is_end_proposed);
+        let is_live = self.leases.get(&key).is_some_and(|end| end.incarnation == *incarnation && !end.is_end_proposed);
         let promised = is_live.then(|| self.promise(&key, volume, cx)).flatten();
         if promised.is_some() {
             self.counters.0.note_renewal(volume, is_alone);
@@ -99,7 +98,7 @@ impl Lessor {
         let PromiseReach { span, span_uncapped } = self.reach(key, lease.horizon, term, cx.now, cx.now)?;
         let ending = self.clock.ending_time();
         let plan = RenewalPlan { horizon: lease.horizon, term: settings.settings.shortest_term() };
-        self.lease_ends.renew(key, ending, span, plan);
+        self.leases.renew(key, ending, span, plan);
         let (volume, incarnation, generation) = (volume.clone(), lease.incarnation, settings.generation);
         Some((Promise { volume, incarnation, generation, span, term, revision: cx.state.revision() }, span_uncapped))
     }
@@ -147,7 +146,7 @@ impl Lessor {
         let (volume, settings) = cx.state.volume_of(&object.path);
         let age = || cx.state.age(object, self.clock.ending_time());
         let term = self.terms_by_use.present(volume, &settings.settings).granted_term(request, age)?;
-        let end = self.lease_ends.get(&LeaseKey::Volume(session, volume.clone()))?;
+        let end = self.leases.get(&LeaseKey::Volume(session, volume.clone()))?;
         let track = self.object_leases.track(volume, session)?;
         let is_changing = self.writes.changes_object(object) || self.is_removed(&object.path, cx.state);
         let is_blocked = is_changing && !self.planted(Bug::GrantDuringWrite);

@@ -242,11 +242,11 @@ impl Lessor {
         cx: &StepContext<'_>,
     ) -> Option<Duration> {
         let lease = cx.state.lease(key).filter(|lease| lease.incarnation == incarnation)?;
-        self.lease_ends.get(key).filter(|end| end.incarnation == incarnation && !end.is_end_proposed)?;
+        self.leases.get(key).filter(|end| end.incarnation == incarnation && !end.is_end_proposed)?;
         let PromiseReach { span, .. } = self.reach(key, lease.horizon, term, arrived, cx.now)?;
         let remaining = span.saturating_sub(cx.now.since(arrived));
         if !remaining.is_zero() && !self.planted(Bug::LongerPromiseNotCounted) {
-            self.lease_ends.extend(key, self.clock.ending_time().after(remaining));
+            self.leases.extend(key, self.clock.ending_time().after(remaining));
         }
         Some(span)
     }

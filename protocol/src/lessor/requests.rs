@@ -73,7 +73,7 @@ impl Lessor {
         // because an unanswered recall limits them (S5).
         let is_alone = matches!(body, Body::Heartbeat(_));
         if is_alone && header.renew.is_empty() {
-            let volumes = self.lease_ends.of(session).take(RENEWALS_MAX).filter_map(LeaseKey::volume);
+            let volumes = self.leases.of(session).take(RENEWALS_MAX).filter_map(LeaseKey::volume);
             self.counters.0.note_idle_heartbeat(volumes.filter(|volume| cx.state.volume(volume).is_some()));
         }
         requester.renewed = self.renew_all(session, header.renew, is_alone, cx);
@@ -138,7 +138,7 @@ impl Lessor {
                 self.watch(requester, WatchRequest { watched, after, bytes_max }, wait, cx);
             }
             Body::Write { write, dropped, seen } => self.write(requester, numbers, write, (dropped, seen), cx),
-            Body::AwaitLocks { locks } => self.await_locks(requester, locks, cx),
+            Body::AwaitLockStatus { locks } => self.await_lock_status(requester, locks, cx),
             Body::HolderReport(part) => {
                 self.add_holder_report_part(session, &part, cx);
                 self.reply(&requester, Ok(Answer::ReportReceived), cx);

@@ -108,7 +108,7 @@ impl Lessor {
     fn present(&self, path: &NodePath, node: &NodeRecord, state: &State) -> Option<ServiceInfo> {
         let to = node.attachment.as_ref()?;
         let (health, remaining) = self.health(to, state);
-        let seen = self.lease_ends.seen(&to.lease, Some(to.incarnation));
+        let seen = self.leases.seen(&to.lease, Some(to.incarnation));
         let info = self.info_of(path, to.owner(), seen, state);
         Some(ServiceInfo { registered: Some(node.modify_revision), health, remaining, ..info })
     }
@@ -116,7 +116,7 @@ impl Lessor {
     fn absent(&self, path: &NodePath, past: &PastRemoval, state: &State) -> Option<ServiceInfo> {
         let PastRemoval::Removed { revision, reason, before } = *past else { return None };
         let owner = before.map(|(owner, _)| owner);
-        let seen = owner.and_then(|owner| self.lease_ends.seen(&key(owner, path, state), None));
+        let seen = owner.and_then(|owner| self.leases.seen(&key(owner, path, state), None));
         let info = self.info_of(path, owner, seen, state);
         let registered = before.map(|(_, registered)| registered);
         Some(ServiceInfo { registered, health: ServiceHealth::Removed { revision, reason }, ..info })
@@ -126,7 +126,7 @@ impl Lessor {
     /// of the lease.
     fn health(&self, to: &Attachment, state: &State) -> (ServiceHealth, Duration) {
         let lease = state.lease(&to.lease).filter(|lease| lease.incarnation == to.incarnation);
-        let end = self.lease_ends.get(&to.lease).filter(|end| end.incarnation == to.incarnation);
+        let end = self.leases.get(&to.lease).filter(|end| end.incarnation == to.incarnation);
         let remaining = end.map_or(Duration::ZERO, |end| end.ends_at.since(self.clock.ending_time()));
         let is_in_time = lease.is_some_and(|lease| remaining >= lease.term() / LEFT_IN_TIME);
         (if is_in_time { ServiceHealth::Live } else { ServiceHealth::Jeopardy }, remaining)

@@ -33,7 +33,7 @@ impl Lessor {
         let term = lease.map_or(State::SESSION_TERM, LeaseRecord::term);
         if let Some(lease) = lease {
             let end = self.clock.ending_time().after(term);
-            self.lease_ends.insert(key, lease.incarnation, end, term);
+            self.leases.insert(key, lease.incarnation, end, term);
         }
         self.reply_without_promises(requester, Ok(Answer::Opened { session: *session, term }), cx);
     }
@@ -74,9 +74,9 @@ impl Lessor {
     }
 
     pub(super) fn forget_session(&mut self, session: SessionId, cx: &mut StepContext<'_>) {
-        let keys: Vec<LeaseKey> = self.lease_ends.of(session).cloned().collect();
+        let keys: Vec<LeaseKey> = self.leases.of(session).cloned().collect();
         for key in keys {
-            self.lease_ends.remove(&key);
+            self.leases.remove(&key);
             if let LeaseKey::Volume(_, volume) = &key {
                 self.object_leases.end_tracking(volume, session);
                 self.end_waits_without_lease(session, volume);

@@ -36,7 +36,7 @@ impl Lessor {
     pub(super) fn may_extend_ending(&self, session: SessionId, path: &NodePath, state: &State) -> bool {
         let tops = std::iter::once(path.clone()).chain(path.ancestors());
         let keys = tops.map(|top| LeaseKey::Volume(session, top));
-        let mut ending = keys.filter(|key| self.lease_ends.get(key).is_some_and(|end| end.is_end_proposed));
+        let mut ending = keys.filter(|key| self.leases.get(key).is_some_and(|end| end.is_end_proposed));
         ending.any(|key| state.has_dependents(&key))
     }
 
@@ -64,7 +64,7 @@ impl Lessor {
         // the present lease the leader tracks no copies, so this answer must revive none.
         let is_overtaken = lease.incarnation != *incarnation;
         let (incarnation, horizon) = (lease.incarnation, lease.horizon);
-        if self.lease_ends.get(&key).is_some_and(|end| end.incarnation == incarnation) {
+        if self.leases.get(&key).is_some_and(|end| end.incarnation == incarnation) {
             return self.answer_already_acquired(requester, (&key, volume), read, cx);
         }
         let last_valid = last_valid.filter(|_| !is_overtaken);
@@ -79,7 +79,7 @@ impl Lessor {
         self.object_leases.start_tracking(volume.clone(), session, incarnation, mode);
         // If the commit took long, the horizon may have passed already.
         let shortest = cx.state.volume_of(volume).1.settings.shortest_term();
-        self.lease_ends.insert(key.clone(), incarnation, self.clock.ending_time().min(horizon), shortest);
+        self.leases.insert(key.clone(), incarnation, self.clock.ending_time().min(horizon), shortest);
         self.end_waits_without_lease(session, volume);
         let Some(epoch) = self.epoch else { return };
         let stamp = self.recall_channel(session).stamp(epoch);
@@ -140,7 +140,7 @@ impl Lessor {
         cx: &mut StepContext<'_>,
     ) {
         let Some(epoch) = self.epoch else { return };
-        let is_ending = self.lease_ends.get(key).is_some_and(|end| end.is_end_proposed);
+        let is_ending = self.leases.get(key).is_some_and(|end| end.is_end_proposed);
         let stamp = self.recall_channel(requester.session).stamp(epoch);
         let promise = if is_ending { None } else { self.promise(key, volume, cx) };
         match promise {
@@ -222,7 +222,7 @@ impl Lessor {
                 self.object_leases.track_anew(top, session, tracking.clone());
                 continue;
             }
-            self.lease_ends.remove(&LeaseKey::Volume(session, top.clone()));
+            self.leases.remove(&LeaseKey::Volume(session, top.clone()));
             self.object_leases.end_tracking(top, session);
             self.end_waits_without_lease(session, top);
         }

@@ -46,12 +46,12 @@ pub const KEEP_ALIVES_MAX: usize = 16_384;
 /// The most objects in one part of a holder report, so that a part stays well below a frame.
 pub const REPORT_PART_OBJECTS_MAX: usize = 512;
 
-/// The most locks in one [`Body::AwaitLocks`].
-pub const AWAIT_LOCKS_MAX: usize = 4096;
+/// The most locks in one [`Body::AwaitLockStatus`].
+pub const AWAIT_LOCK_STATUS_MAX: usize = 4096;
 
 /// The most bytes of paths in such a request. The client counts them, so that the request fits into
 /// a frame. The answer names locks by number, and fits too.
-pub const AWAIT_LOCKS_BYTES_MAX: usize = 8 << 20;
+pub const AWAIT_LOCK_STATUS_BYTES_MAX: usize = 8 << 20;
 
 /// The most sets of dropped copies that one write names: three for each operation of both branches
 /// of a transaction.
@@ -101,9 +101,9 @@ impl Request {
                 reached(Bound::KeepAlives);
                 return Err(LimitError::Leases { got: leases.len(), expected: KEEP_ALIVES_MAX });
             }
-            Body::AwaitLocks { locks } if locks.len() > AWAIT_LOCKS_MAX => {
-                reached(Bound::AwaitLocks);
-                return Err(LimitError::Locks { got: locks.len(), expected: AWAIT_LOCKS_MAX });
+            Body::AwaitLockStatus { locks } if locks.len() > AWAIT_LOCK_STATUS_MAX => {
+                reached(Bound::AwaitLockStatus);
+                return Err(LimitError::Locks { got: locks.len(), expected: AWAIT_LOCK_STATUS_MAX });
             }
             Body::Open { .. }
             | Body::Register
@@ -115,7 +115,7 @@ impl Request {
             | Body::ReadNextValue { .. }
             | Body::KeepAlive { .. }
             | Body::Inspect(_)
-            | Body::AwaitLocks { .. }
+            | Body::AwaitLockStatus { .. }
             | Body::Watch { .. }
             | Body::List { .. } => ("lists", Bound::Returns, 0, 0),
         };

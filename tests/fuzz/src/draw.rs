@@ -399,7 +399,7 @@ impl<'a> Draw<'a> {
     /// The body of a request.
     pub fn body(&mut self, epoch: Epoch, revision: Revision) -> Body {
         match self.below(28) {
-            26 | 27 => Body::AwaitLocks {
+            26 | 27 => Body::AwaitLockStatus {
                 locks: self.list(3, |draw| AwaitedLock {
                     path: draw.path(),
                     lock: LockId(draw.number(8)),

@@ -8,9 +8,9 @@ use leasehold_protocol::{
     lessor::LessorBounds,
     lock::LockStatus,
     message::{
-        AWAIT_LOCKS_MAX, AwaitedLock, Body, CONSENTS_MAX, DROPPED_SETS_MAX, HolderReportPart, Inspect, KEEP_ALIVES_MAX,
-        KeyLeaseRenewal, NodesAfter, RENEWALS_MAX, REPORT_PART_OBJECTS_MAX, RETURNS_MAX, Renew, Request, RequestHeader,
-        Return,
+        AWAIT_LOCK_STATUS_MAX, AwaitedLock, Body, CONSENTS_MAX, DROPPED_SETS_MAX, HolderReportPart, Inspect,
+        KEEP_ALIVES_MAX, KeyLeaseRenewal, NodesAfter, RENEWALS_MAX, REPORT_PART_OBJECTS_MAX, RETURNS_MAX, Renew,
+        Request, RequestHeader, Return,
     },
     object::{Object, ObjectSet},
     path::NodePath,
@@ -281,7 +281,7 @@ impl World {
             3 => (header, Body::Write { write, dropped, seen: stamp }),
             4 => (header, held(vec![Object::data(root.clone()); REPORT_PART_OBJECTS_MAX + 1])),
             5 => (header, Body::KeepAlive { leases: vec![keep; KEEP_ALIVES_MAX + 1] }),
-            _ => (header, Body::AwaitLocks { locks: vec![lock; AWAIT_LOCKS_MAX + 1] }),
+            _ => (header, Body::AwaitLockStatus { locks: vec![lock; AWAIT_LOCK_STATUS_MAX + 1] }),
         };
         self.send_unheard(place, Request { header, body });
     }

@@ -17,7 +17,7 @@ fn standing(_: &LeaseKey) -> Option<ReplicatedLease> {
 fn many_simultaneous_ends_are_examined_in_batches() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
-    let mut ends = LeaseEnds::default();
+    let mut ends = LeaseTable::default();
     for session in 1..=5 {
         ends.insert(key(session), Incarnation(session), at(10), SECS_10);
         if session < 5 {
@@ -37,7 +37,7 @@ fn many_simultaneous_ends_are_examined_in_batches() {
 fn zero_promise_moves_no_end() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = LeaseKey::Volume(SessionId(1), NodePath::root());
-    let mut ends = LeaseEnds::default();
+    let mut ends = LeaseTable::default();
     ends.insert(key.clone(), Incarnation(1), at(10), SECS_10);
     ends.renew(&key, at(11), Duration::ZERO, OF);
     assert_eq!(ends.get(&key).map(|end| end.ends_at), Some(at(10)));
@@ -51,7 +51,7 @@ fn zero_promise_moves_no_end() {
 fn postponed_end_at_maximum_time_is_examined_once() {
     let end = ClusterTime::ZERO.after(Duration::MAX);
     let (session, other) = (SessionId(1), SessionId(2));
-    let mut ends = LeaseEnds::default();
+    let mut ends = LeaseTable::default();
     ends.insert(LeaseKey::Session(session), Incarnation(1), end, SECS_10);
     ends.insert(LeaseKey::Session(other), Incarnation(2), end, SECS_10);
     let mut next = || {
@@ -66,7 +66,7 @@ fn postponed_end_at_maximum_time_is_examined_once() {
 fn a_shorter_promise_lowers_no_end() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = LeaseKey::Volume(SessionId(1), NodePath::root());
-    let mut ends = LeaseEnds::default();
+    let mut ends = LeaseTable::default();
     ends.insert(key.clone(), Incarnation(1), at(10), SECS_10);
     ends.renew(&key, at(5), Duration::from_secs(2), OF);
     assert_eq!(ends.get(&key).map(|end| end.ends_at), Some(at(10)));
@@ -78,7 +78,7 @@ fn a_shorter_promise_lowers_no_end() {
 fn renewals_beyond_what_a_tick_takes_wait_for_the_next() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
-    let mut ends = LeaseEnds::default();
+    let mut ends = LeaseTable::default();
     for session in 1..=3 {
         ends.insert(key(session), Incarnation(session), at(10), SECS_10);
         ends.renew(&key(session), at(1), Duration::from_secs(10), OF);
@@ -93,7 +93,7 @@ fn renewals_beyond_what_a_tick_takes_wait_for_the_next() {
 fn tick_takes_renewals_with_nearest_horizons_first() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
-    let mut ends = LeaseEnds::default();
+    let mut ends = LeaseTable::default();
     for (session, horizon) in [(1, 30), (2, 10), (3, 20), (4, 10)] {
         ends.insert(key(session), Incarnation(session), at(10), SECS_10);
         ends.renew(&key(session), at(1), SECS_10, RenewalPlan { horizon: at(horizon), term: SECS_10 });
@@ -110,7 +110,7 @@ fn tick_takes_renewals_with_nearest_horizons_first() {
 fn ended_leases_leave_no_queue_entries() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
-    let mut ends = LeaseEnds::new(9);
+    let mut ends = LeaseTable::new(9);
     for session in 1..=100 {
         // The same name several times, and other names; ending or not, renewed or not.
         for _ in 0..3 {
@@ -132,7 +132,7 @@ fn ended_leases_leave_no_queue_entries() {
 fn load_follows_the_leases_and_their_terms() {
     let end = ClusterTime::ZERO.after(SECS_10);
     let key = LeaseKey::Volume(SessionId(1), NodePath::root());
-    let mut ends = LeaseEnds::default();
+    let mut ends = LeaseTable::default();
     ends.insert(key.clone(), Incarnation(1), end, SECS_10);
     ends.insert(LeaseKey::LockDelay(crate::id::LockId(1)), Incarnation(2), end, SECS_10);
     assert_eq!(ends.load() * 10, LOAD_PER_RENEWAL_A_SECOND, "a lock delay is never renewed");

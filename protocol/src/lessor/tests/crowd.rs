@@ -280,7 +280,7 @@ impl Crowd {
         self.write("lock", one, lock(LockMode::Exclusive));
         let (lock, token) = self.lock_at("/quiet/a");
         let locks = vec![AwaitedLock { path: path("/quiet/a"), lock, known: LockStatus::Waiting }];
-        self.probe("await locks", one, Body::AwaitLocks { locks });
+        self.probe("await lock status", one, Body::AwaitLockStatus { locks });
         self.write("cache", one, Write::TakeWriteLease { path: path("/quiet/a"), lock });
         let value = Some(Bytes::from_static(b"3"));
         self.write("flush", one, Write::Flush { path: path("/quiet/a"), lock, token, value, ends_write_lease: true });

@@ -20,7 +20,7 @@ const SESSIONS: usize = 24;
 impl Lessor {
     /// The number of entries of each table.
     fn sizes(&self) -> Vec<(&'static str, usize)> {
-        let mut sizes = [self.lease_ends.sizes(), self.object_leases.sizes(), self.writes.sizes()].concat();
+        let mut sizes = [self.leases.sizes(), self.object_leases.sizes(), self.writes.sizes()].concat();
         let recalls = self.recall_channels.values().map(RecallChannel::sizes);
         let [unanswered, by_set, by_sent] =
             recalls.fold([0; 3], |sum: [usize; 3], one| std::array::from_fn(|place| sum[place] + one[place]));
@@ -272,7 +272,7 @@ impl Churn {
             22 | 23 => {
                 let known = crate::lock::LockStatus::Waiting;
                 let locks = self.lock(session).map(|(path, lock, _)| AwaitedLock { path, lock, known });
-                self.ask(session, Body::AwaitLocks { locks: locks.into_iter().collect() });
+                self.ask(session, Body::AwaitLockStatus { locks: locks.into_iter().collect() });
             }
             24 | 25 => {
                 let watched = crate::change::Watched::Subtree(self.path());

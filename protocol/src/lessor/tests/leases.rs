@@ -181,7 +181,7 @@ fn a_renewal_costs_no_entry_of_its_own() {
 fn next_deadline_is_the_end_of_the_next_lease() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
-    let end = world.lessor.lease_ends.get(&LeaseKey::Volume(holder, NodePath::root())).expect("leased").ends_at;
+    let end = world.lessor.leases.get(&LeaseKey::Volume(holder, NodePath::root())).expect("leased").ends_at;
     let ends_at = end.after(VolumeSettings::DEFAULT.skew_margin());
     world.pass(ends_at.since(world.lessor.clock.ending_time()) - 7 * MILLI);
     assert_eq!(world.lessor.next_deadline(world.now), world.now.after(7 * MILLI));

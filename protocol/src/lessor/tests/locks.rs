@@ -33,7 +33,7 @@ impl World {
 
     fn await_lock(&mut self, session: SessionId, lock: LockId, known: LockStatus) -> Vec<LessorEffect> {
         let locks = vec![AwaitedLock { path: path("/a"), lock, known }];
-        self.request(session, Body::AwaitLocks { locks })
+        self.request(session, Body::AwaitLockStatus { locks })
     }
 
     fn infos(&mut self) -> Vec<LockInfo> {
@@ -207,8 +207,8 @@ fn lock_requests_beyond_limits_are_refused_with_numbers() {
     let mut world = World::new();
     let (session, one) = world.locker(Exclusive);
     let awaited = AwaitedLock { path: path("/a"), lock: one.lock, known: granted(&one, false) };
-    let most = crate::message::AWAIT_LOCKS_MAX;
-    let effects = world.request(session, Body::AwaitLocks { locks: vec![awaited; most + 1] });
+    let most = crate::message::AWAIT_LOCK_STATUS_MAX;
+    let effects = world.request(session, Body::AwaitLockStatus { locks: vec![awaited; most + 1] });
     let error = crate::limits::LimitError::Locks { got: most + 1, expected: most };
     assert_eq!(result(&effects), Err(error.into()));
     let delay = Limits::DELAY_MAX + MILLI;
@@ -259,7 +259,7 @@ impl Sharers {
             let awaited =
                 |grant: &LockOutcome| AwaitedLock { path: grant.path.clone(), lock: grant.lock, known: known(grant) };
             let locks = grants.iter().map(awaited).collect();
-            assert_eq!(self.world.request(*session, Body::AwaitLocks { locks }), []);
+            assert_eq!(self.world.request(*session, Body::AwaitLockStatus { locks }), []);
         }
     }
 
@@ -281,7 +281,7 @@ impl Sharers {
 fn visited_for_sharers(count: usize) -> [u64; 3] {
     let mut sharers = Sharers::new(count + 1);
     let (leaving, grants) = sharers.sharers.pop().expect("a session");
-    sharers.world.request(leaving, Body::AwaitLocks { locks: Vec::new() });
+    sharers.world.request(leaving, Body::AwaitLockStatus { locks: Vec::new() });
     let (reports, unlock) = sharers.change(leaving, Write::Unlock { path: path("/a"), lock: grants[0].lock });
     assert_eq!(reports, 0);
     let write = Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay: Duration::ZERO };

@@ -133,9 +133,9 @@ fn revocation_by_name_that_waits_spares_the_lease_granted_anew() {
     let key = LeaseKey::Key(world.done(writer, grant_named(LONG)).lease.expect("the lease has expired").id);
     let effects = world.pass(TERM * 2);
     assert_eq!(refusals(&effects), [Refusal::Write(WriteRefusal::LeaseNameNotFound { name: name() })]);
-    assert!(world.state.lease(&key).is_some() && world.lessor.lease_ends.get(&key).is_some(), "it lives");
+    assert!(world.state.lease(&key).is_some() && world.lessor.leases.get(&key).is_some(), "it lives");
     world.done(revoker, revoke());
-    assert!(world.state.lease(&key).is_none() && world.lessor.lease_ends.get(&key).is_none(), "it is forgotten");
+    assert!(world.state.lease(&key).is_none() && world.lessor.leases.get(&key).is_none(), "it is forgotten");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn put_by_name_of_lease_with_proposed_end_is_refused() {
     let session = world.session();
     world.done(session, grant_named(TTL));
     let key = LeaseKey::Key(world.state.lease_named(&name()).expect("granted"));
-    while !world.lessor.lease_ends.get(&key).expect("it lives").is_end_proposed {
+    while !world.lessor.leases.get(&key).expect("it lives").is_end_proposed {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
     }

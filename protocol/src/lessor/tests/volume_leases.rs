@@ -17,7 +17,7 @@ fn repeated_acquisitions_do_not_prevent_a_proposed_end() {
         world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None, read: None })
     };
     assert_eq!(ask(&mut world), [], "the end is not decided: the request waits for the entry");
-    while world.lessor.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed) {
+    while world.lessor.leases.get(&key).is_some_and(|end| !end.is_end_proposed) {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
     }
@@ -47,7 +47,7 @@ fn acquisition_below_an_ending_lease_must_retry() {
     let consents = recalls(&world.commit());
     assert_eq!(consents, [], "no session has a copy below the node");
     let key = LeaseKey::Volume(session, NodePath::root());
-    while world.lessor.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed) {
+    while world.lessor.leases.get(&key).is_some_and(|end| !end.is_end_proposed) {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
     }
@@ -66,7 +66,7 @@ fn lease_without_dependents_is_replaced_while_it_ends() {
     let session = world.session();
     let first = world.acquire(session, None).promise.incarnation;
     let key = LeaseKey::Volume(session, NodePath::root());
-    while world.lessor.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed) {
+    while world.lessor.leases.get(&key).is_some_and(|end| !end.is_end_proposed) {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
     }

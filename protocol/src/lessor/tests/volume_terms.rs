@@ -70,7 +70,7 @@ fn shorter_term_takes_back_no_earlier_promise() {
 #[test]
 fn leases_of_adaptive_volumes_count_with_the_shortest_term() {
     let (mut world, holder, incarnation, others) = crowd();
-    let load = |world: &World| world.lessor.lease_ends.load() / 1_000;
+    let load = |world: &World| world.lessor.leases.load() / 1_000;
     let sessions = load(&world) - 100;
     for other in &others {
         world.acquire(*other, None);

@@ -391,7 +391,7 @@ fn copy_under_a_write_lease_is_not_revived() {
     world.flush(writer, None, true);
     let (reader, _) = world.holder(&data("/a"));
     let revision = world.state.revision();
-    let old = world.lessor.lease_ends.iter().find_map(|(key, end)| match key {
+    let old = world.lessor.leases.iter().find_map(|(key, end)| match key {
         LeaseKey::Volume(session, _) if *session == reader => Some(end.incarnation),
         _ => None,
     });

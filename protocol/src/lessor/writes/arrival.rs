@@ -266,7 +266,7 @@ impl Lessor {
                 (LeaseKey::Volume(writer, volume), refusal)
             }
         };
-        let is_ending = self.lease_ends.get(&lease).is_some_and(|end| end.is_end_proposed);
+        let is_ending = self.leases.get(&lease).is_some_and(|end| end.is_end_proposed);
         is_ending.then_some(refusal)
     }
 
@@ -297,7 +297,7 @@ impl Lessor {
     /// Ends the waits for copies that the session can no longer use, because all volume leases that
     /// protect them have ended in the replicated state (T5).
     pub(in crate::lessor) fn end_waits_without_lease(&mut self, session: SessionId, volume: &NodePath) {
-        let ends = &self.lease_ends;
+        let ends = &self.leases;
         let is_live = |(volume, incarnation): (&NodePath, &Incarnation)| {
             let key = LeaseKey::Volume(session, volume.clone());
             ends.get(&key).is_some_and(|end| end.incarnation == *incarnation)

@@ -121,7 +121,7 @@ impl World {
                 let kept = |lease: &KeyLeaseRenewal| KeyLeasePromise { id: lease.id, ..draw.kept() };
                 Answer::KeptAlive(leases.iter().map(kept).collect())
             }
-            Body::AwaitLocks { locks } => {
+            Body::AwaitLockStatus { locks } => {
                 let told = locks.iter().map(|hold| (hold.lock, draw.hold_status()));
                 Answer::LockStatuses(told.collect())
             }
