@@ -65,7 +65,7 @@ pub struct RequestHeader {
     /// The number of the write. Writes are numbered without gaps. Other requests name the number of
     /// the next write, and do not use it up (S9).
     pub sequence: Sequence,
-    /// All writes of the session below this number have been answered or abandoned (S9).
+    /// All writes of the session below this number have been answered or cancelled (S9).
     pub unanswered_from: Sequence,
     /// Volume leases to renew (T6); at most [`RENEWALS_MAX`].
     pub renew: Vec<Renew>,

@@ -93,7 +93,7 @@ bugs! {
     GrantAnsweredWithReplacement,
     /// A recursive removal recalls only the topmost node (S8). Review.
     DeleteSparesDescendants,
-    /// A request of an abandoned connection still takes effect (S9). Own.
+    /// A request of an abandoned connection still takes effect (S2). Own.
     LateRequestHonoured,
     /// A Raft snapshot lacks the remembered outcomes (S9). Issue: zookeeper PR 2172.
     OutcomesNotInSnapshots,

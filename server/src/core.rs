@@ -43,9 +43,10 @@ pub struct ConnectionId(pub u64);
 /// The queue of recalls for one connection.
 pub type RecallSender = mpsc::Sender<Recall>;
 
-/// The most recalls that wait to be sent on one connection. The core drops further ones, which
-/// loses nothing: the lessor resends each unanswered recall. A write that waits for a consent
-/// proceeds when the session's lease has ended.
+/// The most recalls that wait to be sent on one connection. The core drops further ones. The client
+/// finds a gap in the numbers of its recalls, and drops all its copies (S5). The lessor resends
+/// each unanswered recall. A write that waits for a consent proceeds when the session's lease has
+/// ended.
 pub const RECALLS_WAITING_MAX: usize = 1 << 13;
 
 /// Names one lessor of this process.

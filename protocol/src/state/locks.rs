@@ -7,8 +7,9 @@
 //! a named waiter, ahead of earlier waiters.
 //!
 //! A lock without a token waits. A grant gives it a token, so it no longer waits. An upgrade that
-//! is granted is no longer pending. So no request is granted twice. (A request that is sent again
-//! gets its first outcome: `write_once` in `sessions.rs`.)
+//! is granted is no longer pending. So no request is granted twice (`next_grantable` in
+//! `table.rs`). (A request that is sent again gets its first outcome: `write_once` in
+//! `sessions.rs`.)
 //!
 //! A lock ends with the lease under it. So a grant needs no check of the waiter's lease. (Jepsen
 //! found that etcd 3.4.3 granted locks to waiters whose lease had expired.)
