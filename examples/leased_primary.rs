@@ -86,7 +86,7 @@ impl Order {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Verdict {
-    Taken,
+    Accepted,
     /// Another primary has a higher token.
     Late,
     /// It is not the next order.
@@ -95,7 +95,7 @@ enum Verdict {
 
 impl Verdict {
     fn of(byte: u8) -> io::Result<Self> {
-        let verdicts = [Self::Taken, Self::Late, Self::Gap];
+        let verdicts = [Self::Accepted, Self::Late, Self::Gap];
         let verdict = verdicts.into_iter().find(|verdict| *verdict as u8 == byte);
         verdict.ok_or_else(|| io::Error::other(format!("verdict {byte}: expected 0 to 2")))
     }
@@ -119,7 +119,7 @@ impl Log {
             return Verdict::Gap;
         }
         self.orders.push(order);
-        Verdict::Taken
+        Verdict::Accepted
     }
 }
 
@@ -277,7 +277,7 @@ impl Primary {
             let numbers = last + 1..=end.min(last + BATCH);
             let batch: Vec<Order> = numbers.map(|number| Order::new(token, number)).collect();
             let verdicts = futures::future::try_join_all(self.lines.iter_mut().map(|line| line.send(&batch)));
-            if let Some(refused) = verdicts.await?.concat().iter().find(|verdict| **verdict != Verdict::Taken) {
+            if let Some(refused) = verdicts.await?.concat().iter().find(|verdict| **verdict != Verdict::Accepted) {
                 return Err(format!("a follower refuses an order: {refused:?}").into());
             }
             // Acknowledge only after this check: until then, no other primary has ordered anything.

@@ -234,7 +234,7 @@ impl StopSignal {
     }
 
     /// Waits for a stop signal.
-    pub(crate) async fn told(mut self) {
+    pub(crate) async fn requested(mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

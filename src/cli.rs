@@ -222,7 +222,7 @@ async fn execute_request(
     // The caller may send a stop signal as soon as it has read the answer.
     let stop = StopSignal::listen()?;
     context.output.answer(&*answer);
-    background::run_until_stopped(kept, context.client().await?, stop.told(), Some(context.output)).await?;
+    background::run_until_stopped(kept, context.client().await?, stop.requested(), Some(context.output)).await?;
     Ok(None)
 }
 

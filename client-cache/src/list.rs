@@ -127,19 +127,19 @@ impl Client {
         let mut watch = self.watch(path).from(Revision(pages.first().0.saturating_add(1))).await?;
         let mut revision = pages.first();
         while revision < pages.last() {
-            let told = self.within(watch.next()).await?;
-            if let WatchItem::Change(change) = &told {
+            let item = self.within(watch.next()).await?;
+            if let WatchItem::Change(change) = &item {
                 pages.apply(change);
             }
-            revision = told.revision();
+            revision = item.revision();
         }
         Ok((Subtree { revision, nodes: pages.nodes }, watch))
     }
 
-    async fn within(&self, told: impl Future<Output = Result<WatchItem, WatchError>>) -> Result<WatchItem, WatchError> {
+    async fn within(&self, next: impl Future<Output = Result<WatchItem, WatchError>>) -> Result<WatchItem, WatchError> {
         let after = self.timeout(None);
-        match tokio::time::timeout(after, told).await {
-            Ok(told) => told,
+        match tokio::time::timeout(after, next).await {
+            Ok(item) => item,
             Err(_) => Err(self.late(after)),
         }
     }

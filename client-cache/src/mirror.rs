@@ -58,7 +58,7 @@ struct MirrorShared {
     /// Locked for moments only. A reader that needs longer takes the `Arc`.
     snapshot: RwLock<Arc<Subtree>>,
     revision: watch::Sender<Revision>,
-    told: broadcast::Sender<Mirrored>,
+    news: broadcast::Sender<Mirrored>,
     over: CancellationToken,
 }
 
@@ -79,7 +79,7 @@ impl MirrorShared {
         self.update(|snapshot| snapshot.apply(&change));
         self.revision.send_replace(change.revision);
         // There may be no listener.
-        let _ = self.told.send(Mirrored::Change(Arc::new(change)));
+        let _ = self.news.send(Mirrored::Change(Arc::new(change)));
     }
 
     fn pass(&self, revision: Revision) {
@@ -91,7 +91,7 @@ impl MirrorShared {
         let revision = snapshot.revision;
         *self.snapshot.write() = Arc::new(snapshot);
         self.revision.send_replace(revision);
-        let _ = self.told.send(Mirrored::StartOver(revision));
+        let _ = self.news.send(Mirrored::StartOver(revision));
     }
 }
 
@@ -152,11 +152,11 @@ impl Mirror {
     pub fn changes(&self) -> (Subtree, MirrorChanges) {
         // The writer unlocks the mirror before it reports a change. So a change may be both in the
         // copy and in the channel. [`MirrorChanges::next`] skips it by its revision.
-        let (snapshot, told) = {
+        let (snapshot, news) = {
             let snapshot = self.shared.snapshot.read();
-            (Arc::clone(&snapshot), self.shared.told.subscribe())
+            (Arc::clone(&snapshot), self.shared.news.subscribe())
         };
-        let changes = MirrorChanges::new(snapshot.revision, told, Arc::clone(&self.shared));
+        let changes = MirrorChanges::new(snapshot.revision, news, Arc::clone(&self.shared));
         (Arc::unwrap_or_clone(snapshot), changes)
     }
 
@@ -178,16 +178,16 @@ impl Mirror {
 pub struct MirrorChanges {
     /// All changes up to this revision have been reported.
     after: Revision,
-    told: PollReceiver<Mirrored>,
+    news: PollReceiver<Mirrored>,
     shared: Arc<MirrorShared>,
     /// Ready when the mirror has stopped.
     over: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl MirrorChanges {
-    fn new(after: Revision, told: broadcast::Receiver<Mirrored>, shared: Arc<MirrorShared>) -> Self {
+    fn new(after: Revision, news: broadcast::Receiver<Mirrored>, shared: Arc<MirrorShared>) -> Self {
         let over = Box::pin(shared.over.clone().cancelled_owned());
-        Self { after, told: PollReceiver::new(told), shared, over }
+        Self { after, news: PollReceiver::new(news), shared, over }
     }
 
     /// The next change. `None` when the mirror has stopped. Nothing is lost if the future is
@@ -198,22 +198,22 @@ impl MirrorChanges {
 
     fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Option<Mirrored>> {
         loop {
-            let told = match self.told.poll_recv(cx) {
-                Poll::Ready(Ok(told)) => told,
+            let news = match self.news.poll_recv(cx) {
+                Poll::Ready(Ok(news)) => news,
                 Poll::Ready(Err(broadcast::error::RecvError::Lagged(_))) => {
-                    self.told = PollReceiver::new(self.shared.told.subscribe());
+                    self.news = PollReceiver::new(self.shared.news.subscribe());
                     Mirrored::StartOver(self.shared.snapshot.read().revision)
                 }
                 Poll::Ready(Err(broadcast::error::RecvError::Closed)) => return Poll::Ready(None),
                 Poll::Pending => return self.over.as_mut().poll(cx).map(|()| None),
             };
-            let revision = match &told {
+            let revision = match &news {
                 Mirrored::Change(change) if change.revision <= self.after => continue,
                 Mirrored::Change(change) => change.revision,
                 Mirrored::StartOver(revision) => *revision,
             };
             self.after = revision;
-            return Poll::Ready(Some(told));
+            return Poll::Ready(Some(news));
         }
     }
 }
@@ -251,7 +251,7 @@ impl Client {
         let shared = Arc::new(MirrorShared {
             revision: watch::Sender::new(snapshot.revision),
             snapshot: RwLock::new(Arc::new(snapshot)),
-            told: broadcast::Sender::new(CHANGES_MAX),
+            news: broadcast::Sender::new(CHANGES_MAX),
             over: CancellationToken::new(),
         });
         let over = shared.over.clone().drop_guard();
@@ -305,7 +305,7 @@ mod tests {
         Arc::new(MirrorShared {
             snapshot: RwLock::default(),
             revision: watch::Sender::new(Revision(0)),
-            told: broadcast::Sender::new(4),
+            news: broadcast::Sender::new(4),
             over: CancellationToken::new(),
         })
     }
@@ -317,8 +317,8 @@ mod tests {
     #[tokio::test]
     async fn slow_mirror_listener_starts_over_and_continues() {
         let shared = shared();
-        let told = shared.told.subscribe();
-        let mut changes = MirrorChanges::new(Revision(0), told, Arc::clone(&shared));
+        let news = shared.news.subscribe();
+        let mut changes = MirrorChanges::new(Revision(0), news, Arc::clone(&shared));
         shared.apply(change(1));
         assert_eq!(changes.next().await, Some(Mirrored::Change(Arc::new(change(1)))));
         (2..=9).for_each(|revision| shared.apply(change(revision)));

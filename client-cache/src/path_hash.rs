@@ -59,9 +59,9 @@ mod tests {
 
     #[test]
     fn codes_are_scattered_in_each_process_in_another_way() {
-        let scatter = PathHashState::default();
-        assert_eq!(scatter.hash_one(7_u64), scatter.hash_one(7_u64));
-        assert_ne!(scatter.hash_one(7_u64), scatter.hash_one(8_u64));
-        assert_ne!(scatter.hash_one(7_u64), PathHashState::default().hash_one(7_u64), "another process, another order");
+        let state = PathHashState::default();
+        assert_eq!(state.hash_one(7_u64), state.hash_one(7_u64));
+        assert_ne!(state.hash_one(7_u64), state.hash_one(8_u64));
+        assert_ne!(state.hash_one(7_u64), PathHashState::default().hash_one(7_u64), "another process, another order");
     }
 }

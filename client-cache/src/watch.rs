@@ -166,13 +166,13 @@ impl Watch {
 
     pub(crate) fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Result<WatchItem, WatchError>> {
         loop {
-            if let Some(told) = self.buffer.pop_front() {
-                self.next_revision = one_after(told.revision());
+            if let Some(item) = self.buffer.pop_front() {
+                self.next_revision = one_after(item.revision());
                 if self.buffer.is_empty() {
                     // The application has taken the whole answer: ask for more.
                     self.driver.watch_more(self.id);
                 }
-                return Poll::Ready(Ok(told));
+                return Poll::Ready(Ok(item));
             }
             if let Some(error) = &self.error {
                 return Poll::Ready(Err(error.clone()));
@@ -186,9 +186,9 @@ impl Watch {
             };
             match answer {
                 Some(Ok(Changes { changes, through })) => {
-                    let is_told = changes.last().is_some_and(|last| last.revision == through);
+                    let is_reported = changes.last().is_some_and(|last| last.revision == through);
                     self.buffer.extend(changes.into_iter().map(WatchItem::Change));
-                    self.buffer.extend((!is_told).then_some(WatchItem::Progress(through)));
+                    self.buffer.extend((!is_reported).then_some(WatchItem::Progress(through)));
                 }
                 Some(Err(error)) => self.error = Some(error.into()),
                 None => self.error = Some(WatchError::Closed),

@@ -64,7 +64,7 @@ pub struct WriteLease {
     lock: Option<LockGuard>,
     cell: watch::Receiver<WriteLeaseCell>,
     /// The number of losses that were reported to the application.
-    lost_told: AtomicU64,
+    lost_reported: AtomicU64,
 }
 
 /// A write lease that is about to be requested: see [`Client::write_lease`].
@@ -103,8 +103,8 @@ impl<'a> IntoFuture for WriteLeaseBuilder<'a> {
         Box::pin(async move {
             let timeout = self.lock.client.timeout(self.lock.timeout);
             let lock = self.lock.await?;
-            let (cell, lost_told) = (lock.write_lease_cell(), AtomicU64::new(0));
-            let lease = WriteLease { lock: Some(lock), cell, lost_told };
+            let (cell, lost_reported) = (lock.write_lease_cell(), AtomicU64::new(0));
+            let lease = WriteLease { lock: Some(lock), cell, lost_reported };
             lease.begin(0, FlushDeadline::new(timeout)).await?;
             Ok(lease)
         })
@@ -368,7 +368,7 @@ impl WriteLease {
     fn check_lost_since(&self, losses: u64) -> Result<(), WriteLeaseError> {
         let kept = self.cell.borrow();
         let Some((number, lost)) = kept.lost.as_ref().filter(|(number, _)| *number > losses) else { return Ok(()) };
-        self.lost_told.fetch_max(*number, Relaxed);
+        self.lost_reported.fetch_max(*number, Relaxed);
         Err(WriteLeaseError::Lost(lost.clone()))
     }
 
@@ -380,7 +380,7 @@ impl WriteLease {
     fn check_lost(&self) -> Result<u64, WriteLeaseError> {
         let kept = self.cell.borrow();
         let Some((number, lost)) = kept.lost.as_ref() else { return Ok(0) };
-        if self.lost_told.fetch_max(*number, Relaxed) < *number {
+        if self.lost_reported.fetch_max(*number, Relaxed) < *number {
             return Err(WriteLeaseError::Lost(lost.clone()));
         }
         Ok(*number)
@@ -389,13 +389,13 @@ impl WriteLease {
 
 impl Drop for WriteLease {
     fn drop(&mut self) {
-        let told = self.lost_told.load(Relaxed);
+        let reported = self.lost_reported.load(Relaxed);
         match self.lock.take() {
             // The task keeps the client alive until it has finished.
             Some(lock) if !lock.on_lost().is_cancelled() => {
                 let pending_release = lock.client().driver().pending_releases.begin(lock.path());
                 let client = lock.client().clone();
-                let warning = LossWarning { cell: self.cell.clone(), told };
+                let warning = LossWarning { cell: self.cell.clone(), reported };
                 client.driver().spawn(flush_and_release(DroppedLease {
                     lock,
                     _pending_release: pending_release,
@@ -403,7 +403,7 @@ impl Drop for WriteLease {
                 }));
             }
             // A lost lock has been released already.
-            _ => drop(LossWarning { cell: self.cell.clone(), told }),
+            _ => drop(LossWarning { cell: self.cell.clone(), reported }),
         }
     }
 }
@@ -440,12 +440,12 @@ async fn flush_and_release(dropped: DroppedLease) {
 struct LossWarning {
     cell: watch::Receiver<WriteLeaseCell>,
     /// The number of losses that the application knows of.
-    told: u64,
+    reported: u64,
 }
 
 impl Drop for LossWarning {
     fn drop(&mut self) {
-        if let Some((_, lost)) = self.cell.borrow().lost.as_ref().filter(|(number, _)| *number > self.told) {
+        if let Some((_, lost)) = self.cell.borrow().lost.as_ref().filter(|(number, _)| *number > self.reported) {
             let (bytes, may_be_written) = (lost.value.len(), lost.may_be_written);
             tracing::warn!(path = %lost.path, bytes, may_be_written, "a value that was set under a write lease, which was dropped since, was not flushed and is lost");
         }

@@ -4,14 +4,14 @@
 mod common;
 #[path = "elections/mod.rs"]
 mod elections;
-#[path = "holds/mod.rs"]
-mod holds;
 #[path = "inspect/mod.rs"]
 mod inspect;
 #[path = "leases/mod.rs"]
 mod leases;
 #[path = "lifetimes/mod.rs"]
 mod lifetimes;
+#[path = "locks/mod.rs"]
+mod locks;
 #[path = "recipes/mod.rs"]
 mod recipes;
 // Shared with the tests of whole processes, which use more of it.

@@ -338,9 +338,9 @@ impl Compare {
         Self { path, target: CompareTarget::Locked(true, token) }
     }
 
-    /// Whether the comparison holds. `data` is the stored node. `is_held` returns whether a lock at
-    /// or below the node has the token.
-    pub fn matches(&self, data: Option<&Data>, is_held: impl FnOnce(Token) -> bool) -> bool {
+    /// Whether the comparison holds. `data` is the stored node. `is_locked` returns whether a lock
+    /// at or below the node has the token.
+    pub fn matches(&self, data: Option<&Data>, is_locked: impl FnOnce(Token) -> bool) -> bool {
         let stat = data.map(|data| data.stat);
         match &self.target {
             CompareTarget::Value(relation, value) => data.is_some_and(|data| relation.matches(data.value.cmp(value))),
@@ -354,7 +354,7 @@ impl Compare {
                 relation.matches(stat.map_or(Revision(0), |stat| stat.create_revision).cmp(revision))
             }
             CompareTarget::Exists(exists) => data.is_some() == *exists,
-            CompareTarget::Locked(held, token) => is_held(*token) == *held,
+            CompareTarget::Locked(is_expected, token) => is_locked(*token) == *is_expected,
         }
     }
 }
@@ -417,8 +417,8 @@ impl fmt::Display for Compare {
                 write!(f, "create({path:?}) {relation} \"{revision}\"")
             }
             CompareTarget::Exists(exists) => write!(f, "exists({path:?}) = \"{exists}\""),
-            CompareTarget::Locked(true, token) => write!(f, "held({path:?}) = \"{token}\""),
-            CompareTarget::Locked(false, token) => write!(f, "held({path:?}) != \"{token}\""),
+            CompareTarget::Locked(true, token) => write!(f, "locked({path:?}) = \"{token}\""),
+            CompareTarget::Locked(false, token) => write!(f, "locked({path:?}) != \"{token}\""),
         }
     }
 }

@@ -168,7 +168,7 @@ impl ElectArgs {
         };
         tokio::select! {
             biased;
-            () = stop.told() => Ok(()),
+            () = stop.requested() => Ok(()),
             () = reader_gone() => Ok(()),
             failed = observing => failed,
         }

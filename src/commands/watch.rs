@@ -110,7 +110,7 @@ impl WatchArgs {
         };
         tokio::select! {
             biased;
-            () = stop.told() => Ok(()),
+            () = stop.requested() => Ok(()),
             () = reader_gone() => Ok(()),
             ended = watching => ended,
         }

@@ -11,6 +11,29 @@ const FUNCTION_NAME_MAX: usize = 60;
 /// Names that several types share, with the reason. A name of only one type must leave the list.
 const SHARED: &[(&str, &str)] = &[];
 
+/// Names that had several meanings, or none that a stranger could guess. The glossary has the words
+/// that replaced them.
+const FORMER: &[&str] = &[
+    "Gathering",
+    "Inside",
+    "Standing",
+    "Taken",
+    "Told",
+    "Turn",
+    "bury",
+    "certain_for",
+    "flights",
+    "go_on",
+    "holding",
+    "holdings",
+    "keep_house",
+    "late_drops",
+    "lay_down",
+    "outbox",
+    "scatter",
+    "witness",
+];
+
 /// True if the file is shipped. Tests, examples and benches may reuse a type's name, because nobody
 /// reads them side by side.
 fn is_shipped(file: &File) -> bool {
@@ -69,6 +92,22 @@ fn function_names_are_short() {
                     name.len()
                 )
             }));
+        }
+    }
+    none(complaints);
+}
+
+#[test]
+fn former_names_do_not_return() {
+    let is_name = |text: &&str| FORMER.contains(text);
+    let mut complaints = Vec::new();
+    for file in files().iter().filter(|file| file.is_rust() && !file.name.ends_with("house_rules/names.rs")) {
+        for (number, line) in file.code() {
+            let words = line.split(|other: char| !(other.is_alphanumeric() || other == '_'));
+            let found = words.filter(is_name);
+            complaints.extend(
+                found.map(|name| format!("{}:{number}: {name}: expected a word of docs/glossary.md", file.name)),
+            );
         }
     }
     none(complaints);

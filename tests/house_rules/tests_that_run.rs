@@ -126,7 +126,7 @@ fn tests_are_found_and_nothing_else_is() {
     let has = |name: &str| tests.contains(name);
     assert!(has("tests/house_rules/tests_that_run.rs::tests_are_found_and_nothing_else_is"));
     assert!(has("tests/simulation/tests/planted.rs::serving_after_expiry_is_found"), "made by a macro");
-    assert!(has("client-cache/tests/holds/mod.rs::lock_ends_by_own_clock_before_another_session_gets_it"), "by a path");
+    assert!(has("client-cache/tests/locks/mod.rs::lock_ends_by_own_clock_before_another_session_gets_it"), "by a path");
     assert!(!has("tests/house_rules/tests_that_run.rs::tests_that_run"), "no test");
     assert!(!has("protocol/src/lessor/mod.rs::step"), "no test");
 }

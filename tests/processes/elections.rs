@@ -92,7 +92,7 @@ fn turn(before: &[InLine<'_>], after: &[InLine<'_>], led: &[&str]) -> Result<Opt
 }
 
 /// The leaders that an observer was notified of, and when.
-type Told = Arc<Mutex<Vec<(ElectedLeader, u64)>>>;
+type Observed = Arc<Mutex<Vec<(ElectedLeader, u64)>>>;
 
 /// The candidates of one election.
 struct Election {
@@ -100,7 +100,7 @@ struct Election {
     started: usize,
     reigns: Reigns,
     client: Client,
-    told: Told,
+    observed: Observed,
     cluster: Cluster,
     stalls: Stalls,
     /// From a leader's death to the next leader, without the time in which no server led, and
@@ -121,14 +121,14 @@ impl Election {
         let term = format!("{}s", TERM.as_secs());
         cluster.cli().done(["volume", "create", "/jobs", "--term", &term, "--skew-margin", "10ms"]);
         let client = cluster.client("observer").await;
-        let told = Told::default();
-        tokio::spawn(observe(client.clone(), Arc::clone(&told)));
+        let observed = Observed::default();
+        tokio::spawn(observe(client.clone(), Arc::clone(&observed)));
         let mut election = Self {
             candidates: BTreeMap::new(),
             started: 0,
             reigns: Reigns::default(),
             client,
-            told,
+            observed,
             cluster,
             stalls: Stalls::watched(),
             vacant: Vec::new(),
@@ -243,18 +243,18 @@ impl Election {
         };
         let gaps: Figures = reigns.gaps().into_iter().collect();
         let last = reigns.latest().expect("some have led").0;
-        let told = Arc::clone(&self.told);
+        let observed = Arc::clone(&self.observed);
         soon("the observer has been told of the last leader", || async {
-            told.lock().expect("nobody panics").iter().any(|(leader, _)| leader.token.0 == last).then_some(())
+            observed.lock().expect("nobody panics").iter().any(|(leader, _)| leader.token.0 == last).then_some(())
         })
         .await;
-        let told = told.lock().expect("nobody panics").clone();
-        let in_order = told.is_sorted_by(|(one, _), (other, _)| one.token <= other.token);
-        assert!(in_order, "the observer is told of tokens that do not grow: {told:?}");
+        let observed = observed.lock().expect("nobody panics").clone();
+        let in_order = observed.is_sorted_by(|(one, _), (other, _)| one.token <= other.token);
+        assert!(in_order, "the observer is told of tokens that do not grow: {observed:?}");
         let (mut after_asked, mut after_answered) = (Vec::new(), Vec::new());
         for (token, reign) in reigns.iter() {
             let when = |value: &str| {
-                let mut of_it = told.iter().filter(|(leader, _)| leader.token.0 == token && leader.value == value);
+                let mut of_it = observed.iter().filter(|(leader, _)| leader.token.0 == token && leader.value == value);
                 let first = of_it.next().map(|(_, at)| *at);
                 assert!(of_it.next().is_none(), "{value:?} was told twice");
                 first
@@ -294,11 +294,11 @@ impl Election {
 }
 
 /// Records each leader.
-async fn observe(client: Client, told: Told) {
+async fn observe(client: Client, observed: Observed) {
     let mut leaders = client.observe(NODE);
     while let Ok(leader) = leaders.next().await {
         let at = boottime_ns();
-        told.lock().expect("nobody panics").push((leader, at));
+        observed.lock().expect("nobody panics").push((leader, at));
     }
 }
 

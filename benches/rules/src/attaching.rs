@@ -47,7 +47,7 @@ pub(crate) fn measure(carried: u64, commit: Duration) -> Figures {
     }
     let told = leases.into_iter().zip(times).flat_map(|((_, carried), (mut attach, mut detach))| {
         let of = |what: &str| format!("{what}, of a lease with {carried} nodes: p50 · p99 · max");
-        [(of("node attached"), attach.told()), (of("node detached"), detach.told())]
+        [(of("node attached"), attach.summary()), (of("node detached"), detach.summary())]
     });
     let mut figures: Figures = told.collect();
     figures.push(services(&mut leader, "there"));
@@ -70,5 +70,5 @@ fn services(leader: &mut Leader, are: &str) -> (String, String) {
             break;
         }
     }
-    (format!("{count} services that are {are}, told in {} parts, each: p50 · p99 · max", parts.len()), parts.told())
+    (format!("{count} services that are {are}, told in {} parts, each: p50 · p99 · max", parts.len()), parts.summary())
 }

@@ -39,17 +39,20 @@ pub(crate) fn measure(sessions: u64, commit: Duration) -> Figures {
     let mut found = Spans::default();
     for session in &sessions {
         leader.act_for(*session);
-        found.add(told(&mut leader));
+        found.add(register_with_leases(&mut leader));
     }
     let count = sessions.len();
     vec![
-        (format!("a write, {count} sessions in its volume: p50 · p99 · max"), writes.told()),
-        (format!("one of {count} sessions finds a new leader, and tells what it holds: p50 · p99 · max"), found.told()),
+        (format!("a write, {count} sessions in its volume: p50 · p99 · max"), writes.summary()),
+        (
+            format!("one of {count} sessions finds a new leader, and tells what it holds: p50 · p99 · max"),
+            found.summary(),
+        ),
     ]
 }
 
 /// Registers the session and sends the holder reports that the leader asks for.
-fn told(leader: &mut Leader) -> Duration {
+fn register_with_leases(leader: &mut Leader) -> Duration {
     let (registered, mut took) = leader.time(Body::Register);
     let Ok(Answer::Registered { coverings }) = registered else { panic!("a session is registered: {registered:?}") };
     assert_eq!(coverings.len(), 1, "the leader does not know what is held under its lease");

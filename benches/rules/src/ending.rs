@@ -31,9 +31,9 @@ pub(crate) fn measure(state: State, leases: Leases, commit: Duration) -> Figures
     // last reading of both clocks.
     let (mut on_their_way, mut begun, mut ended) = (None, None, (0, ClusterTime::ZERO));
     while (applied.len() as u64) < leases.count {
-        let turn = leader.go_on();
-        steps.add(turn.step + turn.apply);
-        if !turn.apply.is_zero()
+        let step = leader.run_next_event();
+        steps.add(step.step + step.apply);
+        if !step.apply.is_zero()
             && let Some((late, taken)) = on_their_way.take()
         {
             let since = Duration::from_nanos(leader.nanos() - taken);
@@ -53,9 +53,9 @@ pub(crate) fn measure(state: State, leases: Leases, commit: Duration) -> Figures
     let held_back = Duration::from_nanos(ended.0 - begun.0).saturating_sub(ended.1.since(begun.1));
     let spread = leases.spread;
     vec![
-        (format!("end proposed after it was due, ends spread over {spread:?}: p50 · p99 · max"), proposed.told()),
-        ("end applied after it was due: p50 · p99 · max".to_owned(), applied.told()),
-        ("a step meanwhile, with what it applied: p50 · p99 · max".to_owned(), steps.told()),
+        (format!("end proposed after it was due, ends spread over {spread:?}: p50 · p99 · max"), proposed.summary()),
+        ("end applied after it was due: p50 · p99 · max".to_owned(), applied.summary()),
+        ("a step meanwhile, with what it applied: p50 · p99 · max".to_owned(), steps.summary()),
         ("the leader's clock was held back by".to_owned(), shown(held_back)),
     ]
 }

@@ -83,7 +83,7 @@ struct InFlight {
 
 /// The result of one step of the leader.
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
+pub(crate) struct LeaderStep {
     pub(crate) effects: Vec<LessorEffect>,
     /// How long the step took.
     pub(crate) step: Duration,
@@ -150,12 +150,12 @@ impl Leader {
     }
 
     /// Runs one step of the lessor. Then takes its next proposal, if none is in flight.
-    pub(crate) fn step(&mut self, input: LessorInput) -> Turn {
+    pub(crate) fn step(&mut self, input: LessorInput) -> LeaderStep {
         let (now, begin) = (self.now(), Wall::now());
         let effects = self.lessor.step(input, &self.state, now);
         let step = self.spend(begin);
         self.propose();
-        Turn { effects, step, apply: Duration::ZERO }
+        LeaderStep { effects, step, apply: Duration::ZERO }
     }
 
     fn propose(&mut self) {
@@ -172,7 +172,7 @@ impl Leader {
 
     /// Jumps to the next event and runs it: the commit of the proposal in flight, or the lessor's
     /// deadline.
-    pub(crate) fn go_on(&mut self) -> Turn {
+    pub(crate) fn run_next_event(&mut self) -> LeaderStep {
         self.propose();
         let deadline = self.lessor.next_deadline(self.now()).as_micros() * 1000;
         match self.in_flight.take_if(|in_flight| in_flight.at <= deadline) {
@@ -182,8 +182,8 @@ impl Leader {
                 let applied = self.state.apply(self.state.applied_index() + 1, &proposal);
                 let apply = self.spend(begin);
                 assert!(is_mine, "nobody else proposes");
-                let turn = self.step(LessorInput::committed(proposal.number, applied));
-                Turn { apply, ..turn }
+                let step = self.step(LessorInput::committed(proposal.number, applied));
+                LeaderStep { apply, ..step }
             }
             None => {
                 self.wait_until(deadline);
@@ -201,7 +201,7 @@ impl Leader {
     /// Runs until the epoch has begun.
     pub(crate) fn begin(&mut self) {
         while self.lessor.epoch().is_none() {
-            self.go_on();
+            self.run_next_event();
         }
     }
 
@@ -264,18 +264,18 @@ impl Leader {
     /// Sends a request. Returns its answer, and the time of all its steps and applications.
     pub(crate) fn time(&mut self, body: Body) -> (Result<Answer, Refusal>, Duration) {
         let request = self.request(body);
-        let mut turn = self.step(request);
-        let mut took = turn.step;
+        let mut step = self.step(request);
+        let mut took = step.step;
         loop {
-            for effect in turn.effects {
+            for effect in step.effects {
                 if let LessorEffect::Reply { id: RequestId(id), response } = effect
                     && id == self.requests
                 {
                     return (response.result, took);
                 }
             }
-            turn = self.go_on();
-            took += turn.step + turn.apply;
+            step = self.run_next_event();
+            took += step.step + step.apply;
         }
     }
 }

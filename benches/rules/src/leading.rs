@@ -16,7 +16,7 @@ pub(crate) fn measure(state: &State, commit: Duration) -> Figures {
     let elected = leader.nanos();
     let mut begin = Duration::ZERO;
     while leader.lessor.epoch().is_none() {
-        begin = leader.go_on().step;
+        begin = leader.run_next_event().step;
     }
     let begun = Duration::from_nanos(leader.nanos() - elected);
     leader.open();

@@ -82,9 +82,9 @@ fn body(write: Write) -> Body {
 /// Begins a write that waits. Returns its recalls and the time of its first step.
 fn begin(leader: &mut Leader, write: Write) -> (Vec<Recall>, Duration) {
     let request = leader.request(body(write));
-    let turn = leader.step(request);
+    let step = leader.step(request);
     let recall = |effect| if let LessorEffect::Recall(recall) = effect { Some(recall) } else { None };
-    (turn.effects.into_iter().filter_map(recall).collect(), turn.step)
+    (step.effects.into_iter().filter_map(recall).collect(), step.step)
 }
 
 fn consent(leader: &mut Leader, Recall { session, stamp, .. }: &Recall) -> Duration {
@@ -99,7 +99,7 @@ fn register(leader: &mut Leader, session: SessionId) {
 /// Runs until nothing is left to propose.
 fn settle(leader: &mut Leader) {
     while leader.lessor.has_proposal() {
-        leader.go_on();
+        leader.run_next_event();
     }
 }
 
@@ -118,8 +118,8 @@ fn consents(count: u64, commit: Duration) -> Figures {
     }
     recalls.iter().for_each(|recall| consents.add(consent(&mut leader, recall)));
     vec![
-        (format!("c1: a write beside up to {count} unanswered recalls: p50 · p99 · max"), arrivals.told()),
-        (format!("c1: a consent to one of {} recalls: p50 · p99 · max", consents.len()), consents.told()),
+        (format!("c1: a write beside up to {count} unanswered recalls: p50 · p99 · max"), arrivals.summary()),
+        (format!("c1: a consent to one of {} recalls: p50 · p99 · max", consents.len()), consents.summary()),
     ]
 }
 
@@ -155,7 +155,7 @@ fn subtree(count: u64, commit: Duration) -> Figures {
     recalls.iter().for_each(|recall| consents.add(consent(&mut leader, recall)));
     vec![
         (format!("c2: {count} copies of {} sessions are recalled as one subtree", recalls.len()), shown(gathering)),
-        ("c2: a consent to that: p50 · p99 · max".to_owned(), consents.told()),
+        ("c2: a consent to that: p50 · p99 · max".to_owned(), consents.summary()),
     ]
 }
 
@@ -174,8 +174,8 @@ fn timeouts(count: u64, commit: Duration) -> Figures {
     let mut timeouts = Spans::default();
     (0..STEPS).for_each(|_| timeouts.add(leader.step(LessorInput::Timeout).step));
     vec![
-        (format!("c3: a write that {SILENT} silent sessions are asked for: p50 · p99 · max"), arrivals.told()),
-        (format!("c3: a timeout beside {count} waits: p50 · p99 · max"), timeouts.told()),
+        (format!("c3: a write that {SILENT} silent sessions are asked for: p50 · p99 · max"), arrivals.summary()),
+        (format!("c3: a timeout beside {count} waits: p50 · p99 · max"), timeouts.summary()),
     ]
 }
 
@@ -219,7 +219,7 @@ fn endings(count: u64, commit: Duration) -> Figures {
     vec![
         (format!("c4: an empty volume is made beside {} object leases", 2 * count), shown(made)),
         (format!("c4: a session with {} objects ends", 2 * count), shown(ended)),
-        ("c4: a step after that: p50 · p99 · max".to_owned(), after.told()),
+        ("c4: a step after that: p50 · p99 · max".to_owned(), after.summary()),
     ]
 }
 
@@ -256,7 +256,7 @@ fn closed(count: u64) -> Figures {
     let meta = leader.state.row(&leasehold_protocol::state::RowKey::Meta).map_or(0, |row| row.len());
     vec![
         (format!("{count} nodes are read, in lists of {LIST_NODES} at most"), shown(took)),
-        (format!("c5: a write beside {orphans} orphans of closed sessions: p50 · p99 · max"), entries.told()),
+        (format!("c5: a write beside {orphans} orphans of closed sessions: p50 · p99 · max"), entries.summary()),
         ("c5: the row that each entry stores".to_owned(), format!("{meta} bytes")),
     ]
 }
@@ -273,7 +273,7 @@ fn kept(count: u64, commit: Duration) -> Figures {
     for tenth in 0..300 {
         let until = start + tenth * 100_000_000;
         while leader.next() < until {
-            leader.go_on();
+            leader.run_next_event();
         }
         leader.wait_until(until);
         let part = all.chunks(part).nth(tenth as usize % 30).unwrap_or_default();

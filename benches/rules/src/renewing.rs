@@ -13,7 +13,7 @@ use leasehold_protocol::{
 
 use crate::{
     Figures,
-    leader::{Leader, Leases, Turn},
+    leader::{Leader, LeaderStep, Leases},
     spans::{Spans, shown},
 };
 
@@ -37,7 +37,7 @@ struct Steps {
 }
 
 impl Steps {
-    fn note(&mut self, leader: &mut Leader, turn: &Turn, is_renewal: bool) {
+    fn note(&mut self, leader: &mut Leader, step: &LeaderStep, is_renewal: bool) {
         let mut ticks = 0;
         for (proposal, _) in leader.proposed.drain(..) {
             for command in proposal.commands {
@@ -47,13 +47,13 @@ impl Steps {
                 }
             }
         }
-        if !turn.apply.is_zero() {
-            self.applying.add(turn.apply);
-            self.after.add(turn.step);
+        if !step.apply.is_zero() {
+            self.applying.add(step.apply);
+            self.after.add(step.step);
         } else if ticks > 0 {
-            self.proposing.add(turn.step);
+            self.proposing.add(step.step);
         } else if is_renewal {
-            self.renewals.add(turn.step);
+            self.renewals.add(step.step);
         }
     }
 }
@@ -70,34 +70,34 @@ pub(crate) fn measure(state: &State, leases: Leases, commit: Duration) -> Figure
     for number in 0..count {
         let at = first + number * apart;
         while leader.next() <= at {
-            let turn = leader.go_on();
-            steps.note(&mut leader, &turn, false);
+            let step = leader.run_next_event();
+            steps.note(&mut leader, &step, false);
         }
         leader.wait_until(at);
         // A pseudorandom lease.
         let id = LeaseId(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % leases.count);
-        let turn = keep(&mut leader, vec![KeyLeaseRenewal { id, incarnation: None }]);
-        steps.note(&mut leader, &turn, true);
+        let step = keep(&mut leader, vec![KeyLeaseRenewal { id, incarnation: None }]);
+        steps.note(&mut leader, &step, true);
     }
     let together = KEEP_ALIVES_MAX.min(leases.count as usize) as u64;
-    let turn =
+    let step =
         keep(&mut leader, (0..together).map(|id| KeyLeaseRenewal { id: LeaseId(id), incarnation: None }).collect());
     let Steps { mut renewals, mut proposing, mut applying, mut after, largest } = steps;
     vec![
-        (format!("renewal, one in a request, {} a second: p50 · p99 · max", 1_000_000_000 / apart), renewals.told()),
-        (format!("renewal, {together} in a request: each"), shown(turn.step / together as u32)),
-        (format!("tick, {largest} renewals at most: the step that proposes it"), proposing.told()),
-        ("tick: applying it".to_owned(), applying.told()),
-        ("tick: the step after that".to_owned(), after.told()),
+        (format!("renewal, one in a request, {} a second: p50 · p99 · max", 1_000_000_000 / apart), renewals.summary()),
+        (format!("renewal, {together} in a request: each"), shown(step.step / together as u32)),
+        (format!("tick, {largest} renewals at most: the step that proposes it"), proposing.summary()),
+        ("tick: applying it".to_owned(), applying.summary()),
+        ("tick: the step after that".to_owned(), after.summary()),
     ]
 }
 
 /// Renews leases that all exist.
-fn keep(leader: &mut Leader, leases: Vec<KeyLeaseRenewal>) -> Turn {
+fn keep(leader: &mut Leader, leases: Vec<KeyLeaseRenewal>) -> LeaderStep {
     let count = leases.len();
     let request = leader.request(Body::KeepAlive { leases });
-    let turn = leader.step(request);
-    let answered = turn.effects.iter().find_map(|effect| match effect {
+    let step = leader.step(request);
+    let answered = step.effects.iter().find_map(|effect| match effect {
         LessorEffect::Reply { response, .. } => Some(&response.result),
         LessorEffect::Recall(_) | LessorEffect::Prove { .. } | LessorEffect::ClockChanged { .. } => None,
     });
@@ -110,7 +110,7 @@ fn keep(leader: &mut Leader, leases: Vec<KeyLeaseRenewal>) -> Turn {
         None => {}
         Some(other) => panic!("leases are kept: {other:?}"),
     }
-    turn
+    step
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ impl Spans {
     }
 
     /// Median, p99 and maximum.
-    pub(crate) fn told(&mut self) -> String {
+    pub(crate) fn summary(&mut self) -> String {
         [0.5, 0.99, 1.0].map(|share| shown(self.quantile(share))).join(" · ")
     }
 }
@@ -48,6 +48,6 @@ mod tests {
         (1..=100).rev().for_each(|millis| spans.add(Duration::from_millis(millis)));
         let millis = [0.0, 0.5, 0.99, 1.0].map(|share| spans.quantile(share).as_millis());
         assert_eq!(millis, [1, 50, 99, 100]);
-        assert_eq!(spans.told(), "50.00 ms · 99.00 ms · 100.00 ms");
+        assert_eq!(spans.summary(), "50.00 ms · 99.00 ms · 100.00 ms");
     }
 }

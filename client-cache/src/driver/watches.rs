@@ -20,12 +20,12 @@ impl Driver {
         after: Option<Revision>,
         bytes_max: u32,
     ) -> (WatchId, mpsc::UnboundedReceiver<Result<Changes, WatchFailure>>) {
-        let (teller, told) = mpsc::unbounded_channel();
+        let (sender, items) = mpsc::unbounded_channel();
         let mut core = self.core.lock();
         let watch = WatchId(core.next_id());
-        core.watches.insert(watch, teller);
+        core.watches.insert(watch, sender);
         self.step(&mut core, HolderInput::Watch { watch, watched, after, bytes_max });
-        (watch, told)
+        (watch, items)
     }
 
     /// Requests more changes, because the application has taken the last answer.
@@ -46,15 +46,15 @@ impl Driver {
 
 impl DriverCore {
     pub(super) fn tell_changes(&mut self, watch: WatchId, changes: Changes) {
-        if let Some(teller) = self.watches.get(&watch) {
+        if let Some(sender) = self.watches.get(&watch) {
             // The watch may just have been dropped.
-            let _ = teller.send(Ok(changes));
+            let _ = sender.send(Ok(changes));
         }
     }
 
     pub(super) fn end_watch(&mut self, watch: WatchId, error: WatchFailure) {
-        if let Some(teller) = self.watches.remove(&watch) {
-            let _ = teller.send(Err(error));
+        if let Some(sender) = self.watches.remove(&watch) {
+            let _ = sender.send(Err(error));
         }
     }
 }

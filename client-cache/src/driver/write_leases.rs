@@ -64,9 +64,9 @@ impl DriverCore {
     pub(super) fn flush_lost(&mut self, lock: LockId, lost: impl FnOnce(NodePath) -> LostChange) {
         let Some((path, cell)) = self.locks.get(&lock) else { return };
         let lost = lost(path.clone());
-        cell.write_lease.send_modify(|kept| {
-            let told = kept.lost.as_ref().map_or(0, |(told, _)| *told);
-            kept.lost = Some((told + 1, lost));
+        cell.write_lease.send_modify(|write_lease| {
+            let number = write_lease.lost.as_ref().map_or(0, |(number, _)| *number);
+            write_lease.lost = Some((number + 1, lost));
         });
     }
 }

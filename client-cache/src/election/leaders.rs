@@ -30,7 +30,7 @@ pub struct ElectedLeaders {
     path: GivenPath,
     source: LeaderSource,
     /// The last leader that was reported.
-    told: Option<ElectedLeader>,
+    reported: Option<ElectedLeader>,
     /// Whether the stream has returned its last error.
     has_ended: bool,
 }
@@ -46,7 +46,7 @@ enum LeaderSource {
 
 impl ElectedLeaders {
     pub(super) fn new(client: Client, path: GivenPath) -> Self {
-        Self { client, path, source: LeaderSource::Node(None), told: None, has_ended: false }
+        Self { client, path, source: LeaderSource::Node(None), reported: None, has_ended: false }
     }
 
     /// Waits for the next leader, or the leader's next value. The first call returns the current
@@ -86,7 +86,7 @@ impl ElectedLeaders {
                     }
                 }
                 LeaderSource::Changes(watch) => match ready!(watch.poll_item(cx)) {
-                    Ok(told) => elected_by(&told, path),
+                    Ok(item) => elected_by(&item, path),
                     Err(WatchError::Compacted { .. }) => {
                         self.source = LeaderSource::Node(None);
                         None
@@ -98,9 +98,11 @@ impl ElectedLeaders {
                     }
                 },
             };
-            let is_news = |found: &ElectedLeader| self.told.as_ref().is_none_or(|told| told.revision < found.revision);
+            let is_news = |found: &ElectedLeader| {
+                self.reported.as_ref().is_none_or(|reported| reported.revision < found.revision)
+            };
             if let Some(leader) = found.filter(is_news) {
-                self.told = Some(leader.clone());
+                self.reported = Some(leader.clone());
                 return Poll::Ready(Ok(leader));
             }
         }
@@ -120,8 +122,8 @@ impl Stream for ElectedLeaders {
     }
 }
 
-fn elected_by(told: &WatchItem, path: &NodePath) -> Option<ElectedLeader> {
-    let WatchItem::Change(change) = told else { return None };
+fn elected_by(item: &WatchItem, path: &NodePath) -> Option<ElectedLeader> {
+    let WatchItem::Change(change) = item else { return None };
     // A change puts a node at most once.
     change.events.iter().filter(|event| event.path == *path).find_map(|event| match &event.kind {
         EventKind::Put(data) => ElectedLeader::of(data),

@@ -140,8 +140,8 @@ async fn cut_off_a_leader() -> Result<(), Missed> {
     until_in_line(&two, 2).await;
     assert!(first.remaining() > Duration::ZERO && !over.is_cancelled());
     proxy.cut(true);
-    let (second, certain_for, was_told) = within(next).await.unwrap();
-    assert_eq!(certain_for, Duration::ZERO, "two lead at once");
+    let (second, remaining, was_told) = within(next).await.unwrap();
+    assert_eq!(remaining, Duration::ZERO, "two lead at once");
     if !was_told {
         return Err(Missed("a leader was not told before another was elected".to_owned()));
     }

@@ -12,11 +12,11 @@ use leasehold_client_cache::{Client, NodePath};
 
 use crate::common::within;
 
-mod keeping;
+mod attached_reads;
 mod many;
 mod names;
-mod reading;
 mod registration;
+mod renewed;
 
 /// How late a lease may end: skew margin, ticks, and the delays of a loaded machine.
 const SLACK: Duration = Duration::from_secs(5);

@@ -172,8 +172,8 @@ impl<'a> Play<'a> {
     async fn run_until(&mut self, elapsed: Duration) -> Result<(), DemoError> {
         let until = self.began + elapsed;
         loop {
-            let standing = Standing { tally: &self.crowd.tally, elapsed: self.began.elapsed() };
-            self.narrator.live(format_args!("{standing}"));
+            let counts = Counts { tally: &self.crowd.tally, elapsed: self.began.elapsed() };
+            self.narrator.live(format_args!("{counts}"));
             match tokio::time::timeout_at(until.into(), self.crowd.listen()).await {
                 Ok(heard) => heard?,
                 Err(_) => return Ok(()),
@@ -287,12 +287,12 @@ fn written(files: &[File]) -> Vec<u32> {
 }
 
 /// The counts so far.
-struct Standing<'a> {
+struct Counts<'a> {
     tally: &'a Tally,
     elapsed: Duration,
 }
 
-impl fmt::Display for Standing<'_> {
+impl fmt::Display for Counts<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tally, elapsed } = self;
         let reads = tally.from_memory + tally.from_server;

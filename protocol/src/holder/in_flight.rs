@@ -205,12 +205,12 @@ mod tests {
 
     #[test]
     fn heartbeat_beyond_the_bound_abandons_the_oldest() {
-        let mut flights = RequestsInFlight::default();
+        let mut requests = RequestsInFlight::default();
         let heartbeats_max = HEARTBEATS_MAX as u64;
-        let start = |flights: &mut RequestsInFlight| {
+        let start = |requests: &mut RequestsInFlight| {
             let purpose = Purpose::Heartbeat;
             let (consents, returns) = (Vec::new(), Vec::new());
-            flights.start(RequestInFlight {
+            requests.start(RequestInFlight {
                 sent: Instant::ZERO,
                 purpose,
                 is_quick: true,
@@ -219,14 +219,14 @@ mod tests {
                 returns,
             })
         };
-        let live = |flights: &RequestsInFlight| flights.iter().map(|(send_id, _)| send_id.0).collect::<Vec<_>>();
-        let all: Vec<SendId> = (0..heartbeats_max).map(|_| start(&mut flights)).collect();
-        assert_eq!(live(&flights).len(), HEARTBEATS_MAX);
-        flights.end(all[HEARTBEATS_MAX - 1]);
-        let another = start(&mut flights);
-        assert_eq!(live(&flights)[0], 1, "an answered heartbeat leaves room for another");
-        start(&mut flights);
-        assert_eq!((live(&flights)[0], live(&flights).len()), (2, HEARTBEATS_MAX));
-        assert!(flights.end(all[0]).is_none() && flights.end(another).is_some());
+        let live = |requests: &RequestsInFlight| requests.iter().map(|(send_id, _)| send_id.0).collect::<Vec<_>>();
+        let all: Vec<SendId> = (0..heartbeats_max).map(|_| start(&mut requests)).collect();
+        assert_eq!(live(&requests).len(), HEARTBEATS_MAX);
+        requests.end(all[HEARTBEATS_MAX - 1]);
+        let another = start(&mut requests);
+        assert_eq!(live(&requests)[0], 1, "an answered heartbeat leaves room for another");
+        start(&mut requests);
+        assert_eq!((live(&requests)[0], live(&requests).len()), (2, HEARTBEATS_MAX));
+        assert!(requests.end(all[0]).is_none() && requests.end(another).is_some());
     }
 }

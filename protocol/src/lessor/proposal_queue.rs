@@ -127,40 +127,40 @@ mod tests {
 
     #[test]
     fn proposal_is_full_at_its_bound_of_commands() {
-        let mut outbox = ProposalQueue::default();
+        let mut queue = ProposalQueue::default();
         for session in 1..=BOUNDS.proposal_commands_full as u64 {
-            assert!(!outbox.is_full(&BOUNDS), "{session}");
+            assert!(!queue.is_full(&BOUNDS), "{session}");
             let (command, reason) = end(session);
-            outbox.push(command, reason);
+            queue.push(command, reason);
         }
-        assert!(outbox.is_full(&BOUNDS));
-        assert_eq!(outbox.ends(), BOUNDS.proposal_commands_full);
-        assert_eq!(outbox.take(&BOUNDS).0.len(), BOUNDS.proposal_commands_full);
-        assert_eq!(outbox, ProposalQueue::default());
+        assert!(queue.is_full(&BOUNDS));
+        assert_eq!(queue.ends(), BOUNDS.proposal_commands_full);
+        assert_eq!(queue.take(&BOUNDS).0.len(), BOUNDS.proposal_commands_full);
+        assert_eq!(queue, ProposalQueue::default());
     }
 
     #[test]
     fn proposal_is_full_at_its_bound_of_bytes() {
-        let mut outbox = ProposalQueue::default();
+        let mut queue = ProposalQueue::default();
         let open = |bytes: usize| Command::OpenSession { name: "n".repeat(bytes) };
         let around_name = open(1 << 20).encoded_bytes() - (1 << 20);
-        outbox.push(open(BOUNDS.proposal_bytes_max - around_name - open(0).encoded_bytes() - 1), ProposalReason::Tick);
-        assert!(!outbox.is_full(&BOUNDS));
-        outbox.push(open(0), ProposalReason::Tick);
-        assert!(!outbox.is_full(&BOUNDS), "one byte less does not fit");
-        outbox.push(open(0), ProposalReason::Tick);
-        assert!(outbox.is_full(&BOUNDS));
-        assert_eq!(outbox.take(&BOUNDS).0.len(), 2, "the third would go beyond the bound");
-        assert_eq!(outbox.take(&BOUNDS).0.len(), 1);
-        assert_eq!(outbox, ProposalQueue::default());
+        queue.push(open(BOUNDS.proposal_bytes_max - around_name - open(0).encoded_bytes() - 1), ProposalReason::Tick);
+        assert!(!queue.is_full(&BOUNDS));
+        queue.push(open(0), ProposalReason::Tick);
+        assert!(!queue.is_full(&BOUNDS), "one byte less does not fit");
+        queue.push(open(0), ProposalReason::Tick);
+        assert!(queue.is_full(&BOUNDS));
+        assert_eq!(queue.take(&BOUNDS).0.len(), 2, "the third would go beyond the bound");
+        assert_eq!(queue.take(&BOUNDS).0.len(), 1);
+        assert_eq!(queue, ProposalQueue::default());
     }
 
     #[test]
     fn command_above_the_bound_is_proposed_alone() {
-        let mut outbox = ProposalQueue::default();
+        let mut queue = ProposalQueue::default();
         let open = |bytes: usize| Command::OpenSession { name: "n".repeat(bytes) };
-        [1, BOUNDS.proposal_bytes_max, 1].into_iter().for_each(|bytes| outbox.push(open(bytes), ProposalReason::Tick));
-        assert_eq!([(); 3].map(|()| outbox.take(&BOUNDS).0.len()), [1, 1, 1]);
-        assert_eq!(outbox, ProposalQueue::default());
+        [1, BOUNDS.proposal_bytes_max, 1].into_iter().for_each(|bytes| queue.push(open(bytes), ProposalReason::Tick));
+        assert_eq!([(); 3].map(|()| queue.take(&BOUNDS).0.len()), [1, 1, 1]);
+        assert_eq!(queue, ProposalQueue::default());
     }
 }

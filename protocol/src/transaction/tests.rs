@@ -16,22 +16,22 @@ fn stored(value: &'static str, create: u64, modify: u64, version: u64) -> Data {
 #[test]
 fn a_comparison_holds_as_its_relation_says() {
     let data = stored("m", 3, 7, 2);
-    let holding = |make: &dyn Fn(Relation) -> Compare| {
+    let true_for = |make: &dyn Fn(Relation) -> Compare| {
         let all = [Relation::Equal, Relation::NotEqual, Relation::Less, Relation::Greater];
         all.map(|relation| make(relation).matches(Some(&data), |_| false))
     };
     let (same, less, more) = ([true, false, false, false], [false, true, true, false], [false, true, false, true]);
     for (than, expected) in [("m", same), ("n", less), ("ma", less), ("l", more), ("", more)] {
-        assert_eq!(holding(&|relation| Compare::value(path("/a"), relation, than)), expected, "{than}");
+        assert_eq!(true_for(&|relation| Compare::value(path("/a"), relation, than)), expected, "{than}");
     }
     for (than, expected) in [(2, same), (3, less), (1, more)] {
-        assert_eq!(holding(&|relation| Compare::version(path("/a"), relation, than)), expected);
+        assert_eq!(true_for(&|relation| Compare::version(path("/a"), relation, than)), expected);
     }
     for (than, expected) in [(7, same), (8, less), (3, more)] {
-        assert_eq!(holding(&|relation| Compare::modify_revision(path("/a"), relation, Revision(than))), expected);
+        assert_eq!(true_for(&|relation| Compare::modify_revision(path("/a"), relation, Revision(than))), expected);
     }
     for (than, expected) in [(3, same), (7, less), (2, more)] {
-        assert_eq!(holding(&|relation| Compare::create_revision(path("/a"), relation, Revision(than))), expected);
+        assert_eq!(true_for(&|relation| Compare::create_revision(path("/a"), relation, Revision(than))), expected);
     }
     assert!(
         Compare::exists(path("/a")).matches(Some(&data), |_| false)

@@ -40,13 +40,13 @@ enum IdentityDifference {
     Alone(String, String),
 }
 
-/// Compares the configured members with the stored ones. `is_founding` says whether the stored ones
-/// are those of the bootstrap.
+/// Compares the configured members with the stored ones. `is_bootstrap` says whether the stored
+/// ones are those of the bootstrap.
 fn compare(
     id: u64,
     configured: &MemberAddresses,
     stored: &MemberAddresses,
-    is_founding: bool,
+    is_bootstrap: bool,
 ) -> Option<IdentityDifference> {
     if stored.is_empty() || configured == stored {
         return None;
@@ -62,7 +62,7 @@ fn compare(
             IdentityDifference::Address(recorded, address)
         });
     }
-    Some(if is_founding { IdentityDifference::Members } else { IdentityDifference::Outdated })
+    Some(if is_bootstrap { IdentityDifference::Members } else { IdentityDifference::Outdated })
 }
 
 /// The members in the format of `--cluster`.
@@ -83,10 +83,10 @@ impl ReplicaNode {
         let Some(identity) = self.identity() else { return Ok(()) };
         let membership = self.stored_membership().await.map_err(ReplicaStartError::Store)?;
         let stored: MemberAddresses = membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect();
-        let is_founding = membership.log_id().is_none_or(|log_id| log_id.index == BOOTSTRAP_INDEX);
+        let is_bootstrap = membership.log_id().is_none_or(|log_id| log_id.index == BOOTSTRAP_INDEX);
         let configured = &self.config.members;
         let (id, dir, cluster) = (self.config.id, self.config.dir.clone(), identity.cluster);
-        match compare(id, configured, &stored, is_founding) {
+        match compare(id, configured, &stored, is_bootstrap) {
             None => Ok(()),
             Some(IdentityDifference::Address(recorded, configured)) => {
                 Err(ReplicaStartError::Address { dir, replica: id, cluster, recorded, configured })
@@ -178,8 +178,8 @@ mod tests {
     fn another_address_of_its_own_is_refused_unless_it_is_alone() {
         let (two, moved) = (members(&[(1, "a:1"), (2, "b:1")]), members(&[(1, "a:2"), (2, "b:1")]));
         let differs = ("a:1".to_owned(), "a:2".to_owned());
-        for is_founding in [true, false] {
-            let difference = compare(1, &moved, &two, is_founding);
+        for is_bootstrap in [true, false] {
+            let difference = compare(1, &moved, &two, is_bootstrap);
             assert_eq!(difference, Some(IdentityDifference::Address(differs.0.clone(), differs.1.clone())));
         }
         let (one, alone) = (members(&[(1, "a:1")]), members(&[(1, "a:2")]));

@@ -15,34 +15,34 @@ const CHANGES_APART: Duration = Duration::from_secs(5);
 /// The last state that was logged, and when.
 #[derive(Debug)]
 pub(super) struct Notice<S> {
-    told: Option<(S, Instant)>,
+    last: Option<(S, Instant)>,
 }
 
 impl<S> Default for Notice<S> {
     fn default() -> Self {
-        Self { told: None }
+        Self { last: None }
     }
 }
 
 impl<S: PartialEq> Notice<S> {
     /// Whether to log the current state now. The caller repeats this while the state lasts.
     pub(super) fn is_due(&mut self, state: S, now: Instant) -> bool {
-        let is_due = match &self.told {
+        let is_due = match &self.last {
             None => true,
-            Some((told, at)) => {
-                let apart = if *told == state { AGAIN } else { CHANGES_APART };
+            Some((last, at)) => {
+                let apart = if *last == state { AGAIN } else { CHANGES_APART };
                 now.saturating_duration_since(*at) >= apart
             }
         };
         if is_due {
-            self.told = Some((state, now));
+            self.last = Some((state, now));
         }
         is_due
     }
 
     /// The state has ended. Returns whether it was logged.
     pub(super) fn ends(&mut self) -> bool {
-        self.told.take().is_some()
+        self.last.take().is_some()
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn state_that_begins_anew_has_a_line_anew() {
         let (mut notice, now) = (Notice::default(), Instant::now());
-        assert!(!notice.ends(), "nothing was told");
+        assert!(!notice.ends(), "nothing was logged");
         assert!(notice.is_due("silent", now));
         assert!(notice.ends() && notice.is_due("silent", now));
     }

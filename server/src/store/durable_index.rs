@@ -151,11 +151,11 @@ mod tests {
     fn the_newest_intact_slot_counts() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("durable-index");
-        let mut witness = DurableIndex::open(&path).expect("made");
-        assert_eq!(witness.current(), DurableRecord::default());
-        witness.record(Some(log_id(1, 5)), Some(Vote::new(1, 1)), false).expect("written");
-        witness.record(Some(log_id(1, 6)), Some(Vote::new(1, 1)), true).expect("written");
-        drop(witness);
+        let mut index = DurableIndex::open(&path).expect("made");
+        assert_eq!(index.current(), DurableRecord::default());
+        index.record(Some(log_id(1, 5)), Some(Vote::new(1, 1)), false).expect("written");
+        index.record(Some(log_id(1, 6)), Some(Vote::new(1, 1)), true).expect("written");
+        drop(index);
         assert_eq!(DurableIndex::open(&path).expect("opens").current().last, Some(log_id(1, 6)));
 
         // The second record went to the first slot. Damage it.
@@ -170,14 +170,14 @@ mod tests {
     fn a_counter_that_nobody_can_have_counted_is_damage() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("durable-index");
-        let mut witness = DurableIndex::open(&path).expect("made");
-        witness.current.counter = COUNTER_END - 2;
-        witness.record(None, None, false).expect("written");
+        let mut index = DurableIndex::open(&path).expect("made");
+        index.current.counter = COUNTER_END - 2;
+        index.record(None, None, false).expect("written");
         assert_eq!(DurableIndex::open(&path).expect("opens").current().counter, COUNTER_END - 1);
-        assert!(witness.record(None, None, false).is_err(), "it would not be read back");
+        assert!(index.record(None, None, false).is_err(), "it would not be read back");
         let beyond = slot(&DurableRecord { counter: u64::MAX, last: None, vote: None }).expect("encodes");
         let other = (COUNTER_END % 2) * SLOT_BYTES as u64;
-        witness.file.write_all_at(&beyond, other).expect("written");
+        index.file.write_all_at(&beyond, other).expect("written");
         assert_eq!(DurableIndex::open(&path).expect("opens").current().counter, COUNTER_END - 1);
     }
 }

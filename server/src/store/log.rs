@@ -72,16 +72,16 @@ struct LogShared {
 }
 
 impl LogStore {
-    /// Opens the log in `dir`, or creates an empty one. `witness` is the file of the durable index.
+    /// Opens the log in `dir`, or creates an empty one. `durable_index` is its file.
     ///
     /// # Errors
     ///
     /// The log cannot be read, or has less than was acknowledged.
-    pub fn open(dir: &Path, witness: &Path, poison: Poison) -> Result<Self, OpenLogError> {
-        let (disk, tail, witness) = LogDisk::open(dir, witness)?;
+    pub fn open(dir: &Path, durable_index: &Path, poison: Poison) -> Result<Self, OpenLogError> {
+        let (disk, tail, index) = LogDisk::open(dir, durable_index)?;
         let tail = Arc::new(Mutex::new(tail));
         let (queue, calls) = mpsc::channel(QUEUE_CALLS);
-        let writer = writer::LogWriter::new(disk.clone(), witness, Arc::clone(&tail), poison.clone());
+        let writer = writer::LogWriter::new(disk.clone(), index, Arc::clone(&tail), poison.clone());
         let writer = std::thread::Builder::new()
             .name("log-writer".into())
             .spawn(move || writer.run(calls))

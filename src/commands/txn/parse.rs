@@ -110,7 +110,7 @@ fn target(what: &str, relation: Relation, than: &str) -> Result<CompareTarget, S
             (Relation::Equal, "false") | (Relation::NotEqual, "true") => Ok(CompareTarget::Exists(false)),
             _ => Err(format!("exists: {relation} {than:?} is not = or != with \"true\" or \"false\"")),
         },
-        "locked" | "held" => match relation {
+        "locked" => match relation {
             Relation::Equal => Ok(CompareTarget::Locked(true, Token(number()?))),
             Relation::NotEqual => Ok(CompareTarget::Locked(false, Token(number()?))),
             _ => Err(format!("locked: {relation} {than:?} is not = or != with a token")),
@@ -189,7 +189,7 @@ mod tests {
             (r#"create("/a") < "5""#, Compare::create_revision(a(), Relation::Less, five)),
             (r#"exists("/a (b)") = "true""#, Compare::exists(path("/a (b)"))),
             (r#"exists("/a") != "true""#, Compare::absent(a())),
-            (r#"held("/a") = "7""#, Compare::locked(a(), Token(7))),
+            (r#"locked("/a") = "7""#, Compare::locked(a(), Token(7))),
             (r#"locked(/a) = 7"#, Compare::locked(a(), Token(7))),
         ];
         for (text, expected) in cases {
@@ -211,8 +211,8 @@ mod tests {
             ("version(/a) = x", "\"x\" is not a number"),
             ("mod(/a) = -1", "\"-1\" is not a number"),
             ("lease(/a) = 1", "not value, version, create, mod, exists or locked"),
-            ("held(/a) > 1", "not = or != with a token"),
-            ("held(/a) = x", "\"x\" is not a number"),
+            ("locked(/a) > 1", "not = or != with a token"),
+            ("locked(/a) = x", "\"x\" is not a number"),
             ("exists(/a) < true", "not = or !="),
             ("value(/a//b) = x", "empty component"),
         ];

@@ -243,7 +243,7 @@ impl Run<'_> {
             ClientEvent::Served(reads, content) => {
                 for (read, open) in reads {
                     self.returns(place, &open.object, open.begun, &content);
-                    self.go_on(place, read.0);
+                    self.resume(place, read.0);
                 }
             }
             ClientEvent::WriteDone(write, open, result) => self.write_done(place, write, open, &result),
@@ -267,7 +267,7 @@ impl Run<'_> {
                 }
             }
             HolderEffect::ReadFailed { reads, error } => {
-                reads.iter().for_each(|read| self.go_on(place, read.0));
+                reads.iter().for_each(|read| self.resume(place, read.0));
                 if error != ReadFailure::Closed {
                     self.complain(place, format!("a read failed: {error}"));
                 }
@@ -338,11 +338,11 @@ impl Run<'_> {
             None => Err(format!("write {write:?} ended twice: {result:?}")),
         };
         self.demand_of(place, held);
-        self.go_on(place, write.0);
+        self.resume(place, write.0);
     }
 
     /// The request that a thread waited for has ended.
-    fn go_on(&mut self, place: usize, number: u64) {
+    fn resume(&mut self, place: usize, number: u64) {
         for thread in &mut self.at.clients[place].change().threads {
             if let Thread::Waits(next, waited) = *thread
                 && waited == number

@@ -123,7 +123,7 @@ fn snapshot(draw: &mut Draw<'_>) {
         Err(error) => assert!(!error.to_string().is_empty()),
     }
     match State::from_rows(rows) {
-        Ok(state) => go_on(state, draw),
+        Ok(state) => apply_more(state, draw),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 }
@@ -164,7 +164,7 @@ fn damage(rows: &mut Rows, draw: &mut Draw<'_>) {
 
 /// An accepted state must be valid, and must go on as one. It may stop when one of its counters
 /// would overflow.
-fn go_on(mut state: State, draw: &mut Draw<'_>) {
+fn apply_more(mut state: State, draw: &mut Draw<'_>) {
     assert_eq!(state.check(), Ok(()));
     for _ in 0..8 {
         let proposal = draw.proposal(state.epoch(), state.revision());

@@ -185,7 +185,7 @@ impl World {
         let held = match open {
             Some(open) => {
                 let span = (open.since, self.steps);
-                invariants::linearizability::wrote(&mut self.told, &open.change, span, Some(result));
+                invariants::linearizability::wrote(&mut self.observations, &open.change, span, Some(result));
                 self.oracle.once.ended(name, result)
             }
             // The client lost a lock at the very end. The histories were judged before its release
@@ -241,7 +241,7 @@ impl World {
     /// The client abandons its writes. Each may have taken effect, or may still do so.
     pub(crate) fn forget_writes(&mut self, place: usize) {
         for open in std::mem::take(&mut self.clients[place].shell.writes).into_values() {
-            invariants::linearizability::wrote(&mut self.told, &open.change, (open.since, self.steps), None);
+            invariants::linearizability::wrote(&mut self.observations, &open.change, (open.since, self.steps), None);
         }
     }
 

@@ -191,9 +191,9 @@ impl World {
         let now = self.steps;
         if self.is_put_down_to_clocks(place) {
             // The client may have lost the lock already. Then the value took effect at its flush.
-            invariants::linearizability::put(&mut self.told, path, value, (since, now), outcome);
+            invariants::linearizability::put(&mut self.observations, path, value, (since, now), outcome);
         } else {
-            invariants::linearizability::set(&mut self.told, path, value, since, outcome, now);
+            invariants::linearizability::set(&mut self.observations, path, value, since, outcome, now);
         }
     }
 

@@ -375,7 +375,7 @@ impl World {
         self.demand_of(place, held);
         // A client that knows of the wrong clock reads nothing from memory, so nothing stale.
         if !self.is_put_down_to_clocks(place) || self.clients[place].shell.holder.clock_excess().is_some() {
-            invariants::linearizability::read(&mut self.told, &object.path, content, (since, self.steps));
+            invariants::linearizability::read(&mut self.observations, &object.path, content, (since, self.steps));
         }
         self.clients[place].last_read.insert(object.clone(), content.clone());
     }

@@ -48,7 +48,7 @@ impl World {
             self.forget_writes(client);
         }
         self.is_judged = true;
-        self.demand(invariants::linearizability::check(&self.told));
+        self.demand(invariants::linearizability::check(&self.observations));
         if !self.left.is_empty() {
             // The longest key lease of these worlds: three terms, or the longest TTL that the swarm
             // draws.

@@ -21,7 +21,7 @@ use crate::{
     client::Client,
     consent_delays::ConsentDelays,
     event::{Event, Host},
-    invariants::{elections::Elected, grants::Grants, linearizability::Told, uncovered::Uncovered},
+    invariants::{elections::Elected, grants::Grants, linearizability::Observations, uncovered::Uncovered},
     judges::Judge,
     lease_names::LeaseNames,
     network::Connection,
@@ -88,7 +88,7 @@ pub(crate) struct World {
     pub(crate) oracle: Oracle,
     pub(crate) uncovered: Uncovered,
     pub(crate) grants: Grants,
-    pub(crate) told: Told,
+    pub(crate) observations: Observations,
     /// The key leases that clients know to have been granted.
     pub(crate) leases: Vec<LeaseId>,
     /// Faults have stopped.
@@ -156,7 +156,7 @@ pub struct Report {
     /// The number of operations in the histories: answered, or abandoned.
     pub operations: usize,
     /// The observations of clients, for the nodes that are judged by these alone.
-    pub told: Told,
+    pub observations: Observations,
     /// Virtual time that passed, in microseconds.
     pub micros: u64,
     /// How often each thing happened.
@@ -186,8 +186,8 @@ pub fn run(plan: &Plan) -> Report {
         trace: world.trace.lines().to_owned(),
         steps: world.steps,
         entries: world.oracle.log.len() as u64,
-        operations: world.told.len(),
-        told: world.told,
+        operations: world.observations.len(),
+        observations: world.observations,
         micros: now,
         tally: world.tally,
     }
@@ -246,7 +246,7 @@ impl World {
             oracle,
             uncovered: Uncovered::default(),
             grants: Grants::default(),
-            told: Told::default(),
+            observations: Observations::default(),
             leases: Vec::new(),
             is_healing: false,
             healed_in: 0,

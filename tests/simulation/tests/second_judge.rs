@@ -19,7 +19,7 @@ use leasehold_simulation::{
 use todc_utils::{Action, History as Actions, Specification, WGLChecker};
 
 type Value = Vec<u8>;
-type Told = History<&'static str, Value>;
+type Observations = History<&'static str, Value>;
 
 /// An operation on a register.
 #[derive(Debug, Clone)]
@@ -68,22 +68,22 @@ struct OfKey {
 }
 
 impl OfKey {
-    fn all(told: &Told) -> Vec<OfKey> {
+    fn all(observations: &Observations) -> Vec<OfKey> {
         let own =
             |(_, writes, reads): (_, &[_], &[_])| OfKey { writes: writes.to_vec(), reads: reads.to_vec() }.decidable();
-        told.keys().map(own).collect()
+        observations.keys().map(own).collect()
     }
 
     /// The violation that our own judge finds.
     fn violation(&self) -> Option<Violation<&'static str, Value>> {
-        let mut told = Told::default();
+        let mut observations = Observations::default();
         for Write { value, span, outcome, .. } in self.writes.clone() {
-            told.write("/key", value, span, outcome);
+            observations.write("/key", value, span, outcome);
         }
         for Read { found, span } in self.reads.clone() {
-            told.read("/key", found, span);
+            observations.read("/key", found, span);
         }
-        told.check().err()
+        observations.check().err()
     }
 
     /// The second judge's verdict. A write of unknown outcome whose value was seen has the revision
@@ -162,11 +162,11 @@ fn each<T: Send>(seeds: u64, work: impl Fn(u64) -> T + Sync) -> Vec<T> {
 fn sound(seed: u64) -> Vec<OfKey> {
     let report = run(&Plan::of(seed, None));
     assert_eq!(report.violation, None, "seed {seed}");
-    OfKey::all(&report.told)
+    OfKey::all(&report.observations)
 }
 
 #[test]
-fn both_judges_accept_what_clients_of_sound_rules_were_told() {
+fn both_judges_accept_what_clients_of_sound_rules_observed() {
     let counts = each(60, |seed| {
         let keys = sound(seed);
         for key in &keys {
@@ -184,7 +184,7 @@ fn both_judges_accept_what_clients_of_sound_rules_were_told() {
 /// Each mistake makes reads stale. Our judge must refuse a history of it for that, and so must the
 /// other.
 #[test]
-fn both_judges_refuse_what_clients_of_broken_rules_were_told() {
+fn both_judges_refuse_what_clients_of_broken_rules_observed() {
     let mistakes = [
         Bug::ServeAfterExpiry,
         Bug::ConsentWithoutDrop,
@@ -205,7 +205,9 @@ fn both_judges_refuse_what_clients_of_broken_rules_were_told() {
                 }
                 _ => None,
             };
-            OfKey::all(&run(&Plan { stops_never: true, ..Plan::of(seed, Some(bug)) }).told).into_iter().find_map(of_key)
+            OfKey::all(&run(&Plan { stops_never: true, ..Plan::of(seed, Some(bug)) }).observations)
+                .into_iter()
+                .find_map(of_key)
         };
         let (seed, key) = (0..2_000).find_map(stale).unwrap_or_else(|| panic!("{bug:?}: no history is refused"));
         println!("{bug:?}: seed {seed}, {} operations", key.writes.len() + key.reads.len());

@@ -27,7 +27,7 @@ impl Lessor {
         let [awaiting, awaited, awaited_by_contention] = self.awaited_locks.sizes();
         let [blocking_nodes, blocked_by_session, blocked, recalled, early_consents] = self.blocked_reads.sizes();
         let [watches, by_node, by_subtree, by_session, by_time, woken] = self.watches.sizes();
-        let [outbox, lengths, bytes, ends] = self.proposal_queue.sizes();
+        let [commands, lengths, bytes, ends] = self.proposal_queue.sizes();
         let [marks, beyond] = self.drift_reports.sizes();
         let [renewals, renewing] = self.renewals.sizes();
         let [next_values, next_by_session, woken_next, proven_next] = self.next_values.sizes();
@@ -51,7 +51,7 @@ impl Lessor {
             ("objects whose next value is read", next_values),
             ("reads of next values, by session", next_by_session),
             ("woken reads of next values", woken_next + proven_next),
-            ("commands", outbox),
+            ("commands", commands),
             ("lengths of commands", lengths),
             ("bytes of commands", bytes),
             ("queued ends", ends),

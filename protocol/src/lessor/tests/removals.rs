@@ -414,18 +414,18 @@ fn leases_ending_together_are_examined_over_several_steps() {
     world.fail_over();
     let (_, lease) = world.state.key_leases_after(None).next().expect("a lease");
     let (horizon, margin) = (lease.horizon, key_lease_margin(TTL, world.state.tick(), DriftAllowance::DEFAULT));
-    let go_on = |world: &mut World, until: Duration| {
+    let advance = |world: &mut World, until: Duration| {
         world.now = world.now.after(until);
         world.step(LessorInput::Timeout);
         world.lessor.next_deadline(world.now).since(world.now)
     };
     while world.lessor.clock.ending_time() < horizon {
         let left = horizon.since(world.lessor.clock.ending_time());
-        go_on(&mut world, left.min(clock::STEP_EVERY));
+        advance(&mut world, left.min(clock::STEP_EVERY));
     }
     let next = world.lessor.next_deadline(world.now).since(world.now);
     assert_eq!(next, MILLI, "one lease is not examined yet");
-    assert_eq!(go_on(&mut world, MILLI), margin - MILLI);
+    assert_eq!(advance(&mut world, MILLI), margin - MILLI);
     assert_eq!(world.state.key_leases_after(None).count(), LessorBounds::DEFAULT.expiry_scan_max + 1);
     world.pass(TTL);
     assert_eq!(world.state.key_leases_after(None).count(), 0);

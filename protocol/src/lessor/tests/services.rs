@@ -50,7 +50,7 @@ impl World {
     }
 }
 
-fn standings(services: &[ServiceInfo]) -> Vec<(&str, ServiceHealth)> {
+fn healths(services: &[ServiceInfo]) -> Vec<(&str, ServiceHealth)> {
     services.iter().map(|service| (service.path.as_str(), service.health)).collect()
 }
 
@@ -63,7 +63,7 @@ fn service_is_live_then_in_jeopardy_then_removed() {
     world.renew(one, first).expect("promised");
     world.renew(two, second).expect("promised");
     let found = world.services();
-    assert_eq!(standings(&found), [("/s/one", ServiceHealth::Live), ("/s/two", ServiceHealth::Live)]);
+    assert_eq!(healths(&found), [("/s/one", ServiceHealth::Live), ("/s/two", ServiceHealth::Live)]);
     assert_eq!(
         (found[0].owner, found[0].name.as_str(), found[0].seen),
         (Some(NodeOwner::Session(one)), "test", Some(Duration::ZERO))
@@ -81,7 +81,7 @@ fn service_is_live_then_in_jeopardy_then_removed() {
     }
     world.renew(two, second).expect("promised");
     let found = world.services();
-    assert_eq!(standings(&found), [("/s/one", ServiceHealth::Jeopardy), ("/s/two", ServiceHealth::Live)]);
+    assert_eq!(healths(&found), [("/s/one", ServiceHealth::Jeopardy), ("/s/two", ServiceHealth::Live)]);
     assert!(found[0].remaining <= term / 4 && found[0].seen >= Some(term * 3 / 4), "{found:?}");
     for _ in 0..2 {
         world.pass(term / 4);
@@ -90,7 +90,7 @@ fn service_is_live_then_in_jeopardy_then_removed() {
     let found = world.services();
     // It is the fifth change: the fourth removed /elsewhere, which is in another list.
     let removed = ServiceHealth::Removed { revision: Revision(5), reason: ChangeReason::Expired };
-    assert_eq!(standings(&found), [("/s/one", removed), ("/s/two", ServiceHealth::Live)]);
+    assert_eq!(healths(&found), [("/s/one", removed), ("/s/two", ServiceHealth::Live)]);
     assert_eq!((found[0].owner, found[0].remaining), (Some(NodeOwner::Session(one)), Duration::ZERO));
     assert_eq!(found[0].registered, registered, "the owner is known after the removal");
     assert!(found[0].seen >= Some(term), "the last renewal is known: {found:?}");
@@ -110,7 +110,7 @@ fn service_below_a_later_volume_has_its_own_lease() {
     world.renew(session, incarnation).expect("promised");
     world.pass(MILLI);
     let found = world.services();
-    assert_eq!(standings(&found), [("/s/one", ServiceHealth::Live)]);
+    assert_eq!(healths(&found), [("/s/one", ServiceHealth::Live)]);
     assert_eq!(found[0].seen, Some(MILLI), "by its lease on the root");
     world.request(session, Body::Acquire { path: path("/s"), last_valid: None, read: None });
     answer(&world.commit());
@@ -131,7 +131,7 @@ fn service_of_a_replaced_lease_is_not_seen_anew() {
     let second = world.acquire(session, None).promise.incarnation;
     assert!(second > first);
     let found = world.services();
-    assert_eq!(standings(&found), [("/s/one", ServiceHealth::Jeopardy)], "the reader may have a copy");
+    assert_eq!(healths(&found), [("/s/one", ServiceHealth::Jeopardy)], "the reader may have a copy");
     let term_and_margin =
         world.state.lease(&LeaseKey::Volume(session, NodePath::root())).map(|lease| TERM + lease.margin());
     assert_eq!(found[0].seen, term_and_margin, "when the first one was renewed last");
@@ -164,10 +164,10 @@ fn services_list_has_removal_reasons_and_returned_services() {
         ("/s/b", removed(revoked, ChangeReason::Revoked)),
         ("/s/c", ServiceHealth::Live),
     ];
-    assert_eq!(standings(&found), expected);
-    assert_eq!(standings(&world.services_at("/s", Some("/s/a"))), expected[1..], "the next page");
+    assert_eq!(healths(&found), expected);
+    assert_eq!(healths(&world.services_at("/s", Some("/s/a"))), expected[1..], "the next page");
     assert_eq!(world.services_at("/s", Some("/s/c")), []);
-    assert_eq!(standings(&world.services_at("/s/b", None)), expected[1..2]);
+    assert_eq!(healths(&world.services_at("/s/b", None)), expected[1..2]);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn services_among_many_plain_nodes_are_found_by_paging() {
     assert_eq!((page.services.len(), page.through.is_some()), (0, true), "there may be more: {page:?}");
     let (all, answers) = world.all_services("/s");
     let removed = ServiceHealth::Removed { revision: world.state.revision(), reason: ChangeReason::Request };
-    assert_eq!(standings(&all), [("/s/a", removed), ("/s/z", ServiceHealth::Live)]);
+    assert_eq!(healths(&all), [("/s/a", removed), ("/s/z", ServiceHealth::Live)]);
     assert_eq!(answers, 3);
 }
 

@@ -101,7 +101,7 @@ pub(super) struct LogDisk {
 
 impl LogDisk {
     /// Opens and checks the log.
-    pub(super) fn open(dir: &Path, witness: &Path) -> Result<(Self, LogTail, DurableIndex), OpenLogError> {
+    pub(super) fn open(dir: &Path, durable_index: &Path) -> Result<(Self, LogTail, DurableIndex), OpenLogError> {
         let keyspaces: [(&str, database::DatabaseOptions); 2] =
             [(ENTRIES, entries_options), (META, KeyspaceCreateOptions::default)];
         let database = database::open(dir, Synced::Always, &keyspaces)?;
@@ -112,17 +112,17 @@ impl LogDisk {
             return Err(OpenLogError::Format { got, expected: LOG_FORMAT });
         }
         let disk = Self { database, entries, meta };
-        let witness = DurableIndex::open(witness).map_err(OpenLogError::DurableIndex)?;
-        let tail = disk.check(&witness)?;
-        Ok((disk, tail, witness))
+        let index = DurableIndex::open(durable_index).map_err(OpenLogError::DurableIndex)?;
+        let tail = disk.check(&index)?;
+        Ok((disk, tail, index))
     }
 
-    fn check(&self, witness: &DurableIndex) -> Result<LogTail, OpenLogError> {
-        let witnessed = witness.current();
+    fn check(&self, index: &DurableIndex) -> Result<LogTail, OpenLogError> {
+        let acknowledged = index.current();
         let purged: Option<LogId> = self.meta(PURGED)?;
         let last: Option<LogId> = self.meta(LAST)?;
         let vote: Option<Vote> = self.meta(VOTE)?;
-        if let Some(expected) = witnessed.vote
+        if let Some(expected) = acknowledged.vote
             && vote.is_none_or(|vote| !matches!(vote.partial_cmp(&expected), Some(order) if order.is_ge()))
         {
             return Err(OpenLogError::OldVote { got: shown(vote), expected: expected.to_string() });
@@ -139,18 +139,18 @@ impl LogDisk {
             }
             found = Some(log_id);
             sizes.append(expected, value.len());
-            if let Some(witness) = witnessed.last
-                && witness.index == expected
-                && witness != log_id
+            if let Some(last) = acknowledged.last
+                && last.index == expected
+                && last != log_id
             {
-                return Err(damaged(format!("ends at entry {log_id}; entry {witness} was acknowledged")));
+                return Err(damaged(format!("ends at entry {log_id}; entry {last} was acknowledged")));
             }
         }
         if found != last {
             return Err(OpenLogError::Short { got: shown(found), expected: shown(last) });
         }
-        if witnessed.last.map(|last| last.index) > found.map(|found| found.index) {
-            return Err(OpenLogError::Short { got: shown(found), expected: shown(witnessed.last) });
+        if acknowledged.last.map(|last| last.index) > found.map(|found| found.index) {
+            return Err(OpenLogError::Short { got: shown(found), expected: shown(acknowledged.last) });
         }
         Ok(LogTail::new(purged, found, vote, sizes))
     }

@@ -20,18 +20,23 @@ use crate::history::{History, Outcome, Span};
 pub(crate) const KEYS: [&str; 3] = ["/b", "/a/x", "/v/y"];
 
 /// The observations of all clients.
-pub type Told = History<&'static str, Vec<u8>>;
+pub type Observations = History<&'static str, Vec<u8>>;
 
 /// A write has ended for its client, or the client has abandoned it.
-pub(crate) fn wrote(told: &mut Told, write: &Write, span: Span, result: Option<&Result<Written, WriteFailure>>) {
+pub(crate) fn wrote(
+    observations: &mut Observations,
+    write: &Write,
+    span: Span,
+    result: Option<&Result<Written, WriteFailure>>,
+) {
     let outcome = match result {
         Some(Ok(written)) => Outcome::Done { revision: written.revision.0 },
         Some(Err(WriteFailure::Refused(_) | WriteFailure::NotSent)) => Outcome::Refused,
         Some(Err(WriteFailure::OutcomeUnknown)) | None => Outcome::Unknown,
     };
     match write {
-        Write::Put { path, value, .. } => put(told, path, value, span, outcome),
-        Write::Delete { path, recursive, .. } => deleted(told, path, *recursive, span, outcome),
+        Write::Put { path, value, .. } => put(observations, path, value, span, outcome),
+        Write::Delete { path, recursive, .. } => deleted(observations, path, *recursive, span, outcome),
         Write::Transaction(transaction) => {
             let chosen = result.and_then(|result| result.as_ref().ok()?.transaction.as_ref()).map(|done| done.branch());
             for branch in [Branch::Then, Branch::Otherwise] {
@@ -39,8 +44,8 @@ pub(crate) fn wrote(told: &mut Told, write: &Write, span: Span, result: Option<&
                 let outcome = if chosen.is_some_and(|chosen| chosen != branch) { Outcome::Refused } else { outcome };
                 for operation in transaction.branch(branch) {
                     match operation {
-                        Operation::Put { path, value, .. } => put(told, path, value, span, outcome),
-                        Operation::Delete { path, recursive } => deleted(told, path, *recursive, span, outcome),
+                        Operation::Put { path, value, .. } => put(observations, path, value, span, outcome),
+                        Operation::Delete { path, recursive } => deleted(observations, path, *recursive, span, outcome),
                     }
                 }
             }
@@ -50,23 +55,23 @@ pub(crate) fn wrote(told: &mut Told, write: &Write, span: Span, result: Option<&
 }
 
 /// Records a put at some moment within the span.
-pub(crate) fn put(told: &mut Told, path: &NodePath, value: &[u8], span: Span, outcome: Outcome) {
+pub(crate) fn put(observations: &mut Observations, path: &NodePath, value: &[u8], span: Span, outcome: Outcome) {
     if let Some(key) = KEYS.into_iter().find(|key| path.as_str() == *key) {
-        told.write(key, Some(value.to_vec()), span, outcome);
+        observations.write(key, Some(value.to_vec()), span, outcome);
     }
 }
 
 /// Records a value that a client set in its memory under a write lease, with its outcome so far.
-pub(crate) fn set(told: &mut Told, path: &NodePath, value: &[u8], at: u64, outcome: Outcome, now: u64) {
+pub(crate) fn set(observations: &mut Observations, path: &NodePath, value: &[u8], at: u64, outcome: Outcome, now: u64) {
     if let Some(key) = KEYS.into_iter().find(|key| path.as_str() == *key) {
-        told.write_back(key, value.to_vec(), at, outcome, now);
+        observations.write_back(key, value.to_vec(), at, outcome, now);
     }
 }
 
-fn deleted(told: &mut Told, path: &NodePath, recursive: bool, span: Span, outcome: Outcome) {
+fn deleted(observations: &mut Observations, path: &NodePath, recursive: bool, span: Span, outcome: Outcome) {
     for key in KEYS {
         if path.as_str() == key || (recursive && is_above(path, key)) {
-            told.write(key, None, span, outcome);
+            observations.write(key, None, span, outcome);
         }
     }
 }
@@ -76,15 +81,15 @@ fn is_above(path: &NodePath, key: &str) -> bool {
 }
 
 /// Records an answered read.
-pub(crate) fn read(told: &mut Told, path: &NodePath, content: &Content, span: Span) {
+pub(crate) fn read(observations: &mut Observations, path: &NodePath, content: &Content, span: Span) {
     let Some(key) = KEYS.into_iter().find(|key| *key == path.as_str()) else { return };
     if let Content::Data(data) = content {
         let found = data.as_ref().map(|data| (data.value.to_vec(), data.stat.modify_revision.0));
-        told.read(key, found, span);
+        observations.read(key, found, span);
     }
 }
 
 /// Checks all observations.
-pub(crate) fn check(told: &Told) -> Result<(), String> {
-    told.check().map_err(|violation| violation.to_string())
+pub(crate) fn check(observations: &Observations) -> Result<(), String> {
+    observations.check().map_err(|violation| violation.to_string())
 }

@@ -3,10 +3,10 @@
 // Helpers may panic, as tests do.
 #![allow(clippy::unwrap_used)]
 
-mod given_up;
+mod cancelled;
+mod costs;
 mod many;
-mod riding;
-mod withdrawn;
+mod pending_releases;
 
 use std::{
     sync::Arc,
@@ -176,8 +176,8 @@ async fn cut_off_a_holder() -> Result<(), Missed> {
     until_counts(&two, (1, 1)).await;
     assert!(held.remaining() > Duration::ZERO && !over.is_cancelled());
     proxy.cut(true);
-    let (next, certain_for, was_told) = within(next).await.unwrap();
-    assert_eq!(certain_for, Duration::ZERO, "two have it at once");
+    let (next, remaining, was_told) = within(next).await.unwrap();
+    assert_eq!(remaining, Duration::ZERO, "two have it at once");
     if !was_told {
         return Err(Missed("a holder was not told before another had the node".to_owned()));
     }

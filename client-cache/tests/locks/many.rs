@@ -50,15 +50,15 @@ async fn cut_off() -> Result<(), Missed> {
             })
         })
         .collect();
-    let certain_for = held.iter().map(LockGuard::remaining).min().unwrap_or_default();
+    let remaining = held.iter().map(LockGuard::remaining).min().unwrap_or_default();
     proxy.cut(true);
     let (cut_off, mut free) = (Instant::now(), Duration::ZERO);
     for (token, next) in tokens.into_iter().zip(within(join_all(waiting)).await) {
-        let (next, certain_for, at) = next.unwrap();
-        assert_eq!(certain_for, Duration::ZERO, "{} was somebody else's", next.path());
+        let (next, remaining, at) = next.unwrap();
+        assert_eq!(remaining, Duration::ZERO, "{} was somebody else's", next.path());
         assert!(next.token() > token);
         free = free.max(at - cut_off);
     }
-    println!("{LOCKS} locks, certain for {certain_for:.2?} when they were cut off, were all free after {free:.2?}");
-    check("all locks are free", free, certain_for, TERM + MARGIN + TICKS)
+    println!("{LOCKS} locks, certain for {remaining:.2?} when they were cut off, were all free after {free:.2?}");
+    check("all locks are free", free, remaining, TERM + MARGIN + TICKS)
 }
