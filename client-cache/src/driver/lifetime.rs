@@ -1,4 +1,4 @@
-//! The beginning and the end of a client: its tasks, their runtime, and closing.
+//! The beginning and the end of a client: its tasks, their runtime, and closing (ADR 24).
 
 use std::{future::Future, sync::Arc};
 
