@@ -15,7 +15,7 @@ mod watches;
 mod write_leases;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -110,7 +110,7 @@ struct DriverCore {
     release_writes: HashMap<WriteId, PendingRelease>,
     /// The key leases that this client renews.
     key_leases: HashMap<LeaseId, KeyLeaseShared>,
-    registration_leases: HashMap<u64, key_leases::WatchedRegistration>,
+    registration_leases: BTreeMap<(NodePath, u64), key_leases::WatchedRegistration>,
     /// The state of each lock, shared with its guard.
     locks: HashMap<LockId, (NodePath, LockCell)>,
     /// The channel for the changes of each watch.
@@ -161,7 +161,7 @@ impl Driver {
             waiting: WaitingCalls::default(),
             release_writes: HashMap::new(),
             key_leases: HashMap::new(),
-            registration_leases: HashMap::new(),
+            registration_leases: BTreeMap::new(),
             locks: HashMap::new(),
             watches: HashMap::new(),
             last_id: 0,
@@ -387,6 +387,10 @@ impl Driver {
                 let pending_release = core.release_writes.remove(&write);
                 if let Ok(written) = &result {
                     core.apply_lock_outcome(written, pending_release.is_some());
+                }
+                // Other writes are noted by the calls that wait for them.
+                if pending_release.is_some() && !matches!(result, Err(holder::WriteFailure::Refused(_))) {
+                    self.recent.note_write(clock::now());
                 }
                 drop(pending_release);
                 core.waiting.finish_write(write, result);

@@ -251,7 +251,7 @@ impl LockGuard {
 
     /// Waits for the answer to a request, at most for the client's timeout. After that, the client
     /// still repeats the request.
-    async fn confirmed(&self, outcome: oneshot::Receiver<WriteOutcome>) -> Result<(), LockError> {
+    pub(crate) async fn confirmed(&self, outcome: oneshot::Receiver<WriteOutcome>) -> Result<(), LockError> {
         let after = self.client.driver().options.timeout;
         let path = Some(self.path.clone());
         match tokio::time::timeout(after, outcome).await {

@@ -49,7 +49,7 @@ impl RegisterBuilder<'_> {
         let path = path?;
         // Watched before the put, so that this sees any end of the lease after the put.
         let (number, lost) = client.driver().watch_registration_lease(&path);
-        let registration_lease = RegistrationLease { driver: client.shared_driver(), number, lost };
+        let registration_lease = RegistrationLease { driver: client.shared_driver(), path: path.clone(), number, lost };
         let revision = client.create_attached(&path, value, replace, client.timeout(timeout)).await?.revision;
         registration_lease.set_revision(revision);
         Ok(Registration { client: client.clone(), path, epoch: revision, revision, registration_lease })
@@ -85,19 +85,20 @@ pub struct Registration {
 #[derive(Debug)]
 struct RegistrationLease {
     driver: Arc<Driver>,
+    path: NodePath,
     number: u64,
     lost: CancellationToken,
 }
 
 impl RegistrationLease {
     fn set_revision(&self, put: Revision) {
-        self.driver.set_registration_revision(self.number, put);
+        self.driver.set_registration_revision(&self.path, self.number, put);
     }
 }
 
 impl Drop for RegistrationLease {
     fn drop(&mut self) {
-        self.driver.forget_registration_lease(self.number);
+        self.driver.forget_registration_lease(&self.path, self.number);
     }
 }
 
@@ -137,10 +138,10 @@ impl Registration {
         Ok(written)
     }
 
-    /// For how long the node's lease certainly lasts, even if no server answers.
+    /// For how long the node's lease certainly lasts, even if no server answers. If another call of
+    /// this client puts or removes the node, this is zero.
     pub fn remaining(&self) -> Duration {
-        // Read first: after a loss, it would be the remaining time of the next lease on the volume.
-        let remaining = self.client.volume_remaining(&self.path);
+        let remaining = self.client.driver().registration_remaining(&self.path, self.revision);
         if self.registration_lease.lost.is_cancelled() { Duration::ZERO } else { remaining }
     }
 

@@ -1,5 +1,7 @@
 //! Notifies the handles of key leases and of registrations when their leases are renewed or end.
 
+use std::time::Duration;
+
 use leasehold_protocol::{
     holder::HolderInput,
     id::{Incarnation, LeaseId, Revision},
@@ -10,6 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Driver, DriverCore};
+use crate::clock;
 
 /// The state of a key lease that this client renews.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +54,6 @@ impl KeyLeaseShared {
 /// What the client knows about the lease of one registration.
 #[derive(Debug)]
 pub(super) struct WatchedRegistration {
-    path: NodePath,
     /// The revision of the last put that attached the node. `None` before the first is answered.
     put: Option<Revision>,
     /// Puts of this node up to this revision attached it to a lease that has ended.
@@ -100,23 +102,27 @@ impl Driver {
     pub(crate) fn watch_registration_lease(&self, path: &NodePath) -> (u64, CancellationToken) {
         let mut core = self.core.lock();
         let (number, lost) = (core.next_id(), CancellationToken::new());
-        let watched =
-            WatchedRegistration { path: path.clone(), put: None, lost_through: Revision(0), lost: lost.clone() };
-        core.registration_leases.insert(number, watched);
+        let watched = WatchedRegistration { put: None, lost_through: Revision(0), lost: lost.clone() };
+        core.registration_leases.insert((path.clone(), number), watched);
         (number, lost)
     }
 
     /// Records which put attached the node.
-    pub(crate) fn set_registration_revision(&self, number: u64, put: Revision) {
+    pub(crate) fn set_registration_revision(&self, path: &NodePath, number: u64, put: Revision) {
         let mut core = self.core.lock();
-        if let Some(watched) = core.registration_leases.get_mut(&number) {
+        if let Some(watched) = core.registration_leases.get_mut(&(path.clone(), number)) {
             watched.put = Some(put);
             watched.cancel_if_lost();
         }
     }
 
-    pub(crate) fn forget_registration_lease(&self, number: u64) {
-        self.core.lock().registration_leases.remove(&number);
+    pub(crate) fn forget_registration_lease(&self, path: &NodePath, number: u64) {
+        self.core.lock().registration_leases.remove(&(path.clone(), number));
+    }
+
+    /// How long the lease certainly lasts that the node was attached to by this put.
+    pub(crate) fn registration_remaining(&self, path: &NodePath, put: Revision) -> Duration {
+        self.core.lock().holder.attached_remaining(path, put, clock::now())
     }
 }
 
@@ -130,7 +136,8 @@ impl DriverCore {
     /// The lease that the node was attached to by the put of this revision has ended. A later
     /// registration of the node is attached to a later lease.
     pub(super) fn lose_registration_lease(&mut self, path: &NodePath, put: Revision) {
-        for watched in self.registration_leases.values_mut().filter(|watched| watched.path == *path) {
+        let of_path = (path.clone(), 0)..=(path.clone(), u64::MAX);
+        for (_, watched) in self.registration_leases.range_mut(of_path) {
             watched.lost_through = watched.lost_through.max(put);
             watched.cancel_if_lost();
         }
@@ -139,13 +146,13 @@ impl DriverCore {
     /// The session has ended, with all its leases. A put that is not answered yet may be repeated
     /// under the next session.
     pub(super) fn lose_registration_leases(&mut self) {
-        let registered = self.registration_leases.extract_if(|_, watched| watched.put.is_some());
+        let registered = self.registration_leases.extract_if(.., |_, watched| watched.put.is_some());
         registered.for_each(|(_, watched)| watched.lost.cancel());
     }
 
     /// The client renews nothing any longer.
     pub(super) fn lose_all_leases(&mut self) {
         self.key_leases.drain().for_each(|(_, keeper)| keeper.end());
-        self.registration_leases.drain().for_each(|(_, watched)| watched.lost.cancel());
+        std::mem::take(&mut self.registration_leases).into_values().for_each(|watched| watched.lost.cancel());
     }
 }

@@ -116,9 +116,9 @@ async fn registration_is_not_lost_with_an_earlier_lease() {
     let driver = Driver::new(Options::new(["nobody:1"]), 0);
     let watched = || driver.watch_registration_lease(&path("/s"));
     let ((first, first_lost), (second, second_lost), (_, unanswered)) = (watched(), watched(), watched());
-    driver.set_registration_revision(first, Revision(3));
+    driver.set_registration_revision(&path("/s"), first, Revision(3));
     driver.core.lock().lose_registration_lease(&path("/s"), Revision(3));
-    driver.set_registration_revision(second, Revision(5));
+    driver.set_registration_revision(&path("/s"), second, Revision(5));
     assert!(first_lost.is_cancelled() && !second_lost.is_cancelled() && !unanswered.is_cancelled());
     driver.core.lock().lose_registration_lease(&path("/other"), Revision(5));
     assert!(!second_lost.is_cancelled());
@@ -127,6 +127,6 @@ async fn registration_is_not_lost_with_an_earlier_lease() {
     // The loss is reported before the answer to the put.
     let (late, late_lost) = driver.watch_registration_lease(&path("/s"));
     driver.core.lock().lose_registration_lease(&path("/s"), Revision(9));
-    driver.set_registration_revision(late, Revision(9));
+    driver.set_registration_revision(&path("/s"), late, Revision(9));
     assert!(late_lost.is_cancelled());
 }

@@ -28,7 +28,7 @@ use leasehold_protocol::{
     path::{NodePath, PathError},
     transaction::{Compare, Operation, Relation, Transaction},
 };
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::RecipeError;
@@ -206,8 +206,26 @@ impl Party {
         }
     }
 
-    fn remove(&self) -> oneshot::Receiver<WriteOutcome> {
-        self.client.driver().begin_pending_release(&self.recipe_path(), removal(&self.node))
+    /// Removes the node after the lock was released, even if nobody waits for it. In the other
+    /// order, another client could own the place while a transaction that compares the token of
+    /// this lock still succeeds. `confirm` gets the outcome of the release.
+    fn remove_after(
+        &self,
+        released: oneshot::Receiver<WriteOutcome>,
+        confirm: Option<oneshot::Sender<WriteOutcome>>,
+    ) -> JoinHandle<Option<WriteOutcome>> {
+        let (client, at, removal) = (self.client.clone(), self.recipe_path(), removal(&self.node));
+        let pending_release = client.driver().pending_releases.begin(&at);
+        self.client.driver().spawn(async move {
+            // If the session has ended, so has the node.
+            if let (Ok(outcome), Some(confirm)) = (released.await, confirm) {
+                // The caller may have given up.
+                let _ = confirm.send(outcome);
+            }
+            let removed = client.driver().begin_pending_release(&at, removal).await.ok();
+            drop(pending_release);
+            removed
+        })
     }
 
     /// The recipe's node.
@@ -218,13 +236,15 @@ impl Party {
     /// Leaves, and waits for the answer.
     pub(super) async fn leave(mut self) -> Result<(), LockError> {
         self.dropped.cancel();
-        let Some(lock) = self.lock.take() else { return Ok(()) };
+        let Some(mut lock) = self.lock.take() else { return Ok(()) };
         let after = self.client.driver().options.timeout;
         self.lost.cancel();
-        let (removed, path) = (self.remove(), Some(self.node.clone()));
-        let released = lock.release().await;
+        let (confirm, released) = oneshot::channel();
+        let removed = self.remove_after(lock.begin_release(), Some(confirm));
+        let released = lock.confirmed(released).await;
+        let path = Some(self.node.clone());
         match tokio::time::timeout(after, removed).await {
-            Ok(removed) => removed_or(removed.ok(), path)?,
+            Ok(removed) => removed_or(removed.ok().flatten(), path)?,
             Err(_) => return Err(LockError::Write(WriteError::TimedOut { path, after })),
         }
         released
@@ -250,17 +270,6 @@ impl Drop for Party {
         self.dropped.cancel();
         let Some(mut lock) = self.lock.take() else { return };
         let released = lock.begin_release();
-        if self.is_put {
-            drop(self.remove());
-            return;
-        }
-        let (client, at, removal) = (self.client.clone(), self.recipe_path(), removal(&self.node));
-        let pending_release = client.driver().pending_releases.begin(&at);
-        self.client.driver().spawn(async move {
-            // If the session has ended, so has the node.
-            let _ = released.await;
-            let _ = client.driver().begin_pending_release(&at, removal).await;
-            drop(pending_release);
-        });
+        drop(self.remove_after(released, None));
     }
 }

@@ -6,8 +6,8 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_client_cache::{
-    Client, Compare, ElectedLeader, ElectedLeaders, HandOverError, Leadership, LockError, LockId, LockWait, Operation,
-    Options, Refusal, Token, Transaction, WriteError, WriteRefusal,
+    Client, Compare, Content, ElectedLeader, ElectedLeaders, HandOverError, Leadership, LockError, LockId, LockWait,
+    Operation, Options, Read, Refusal, Token, Transaction, WriteError, WriteRefusal,
 };
 
 use crate::{
@@ -82,6 +82,22 @@ async fn candidates_are_elected_in_order_of_arrival() {
     third.resign().await.unwrap();
     assert_eq!(leader(&one).await, None, "nobody is left");
     until_in_line(&one, 0).await;
+}
+
+/// A read that accepts an old answer has all writes that this client has finished.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_answer_is_not_older_than_own_resignation() {
+    let server = Server::start(TERM).await;
+    let client = server.client().await;
+    client.admin().create_volume("/e").object_term(Duration::ZERO).await.unwrap();
+    let leadership = client.campaign("/e/leader", "me").await.unwrap();
+    let old_answer = || async { client.read("/e/leader").max_stale(Duration::from_secs(3600)).await.unwrap() };
+    let has_leader = |read: &Read| matches!(*read.content, Content::Data(Some(_)));
+    assert!(has_leader(&old_answer().await));
+    let remembered = old_answer().await;
+    assert!(has_leader(&remembered) && remembered.age.is_some(), "{remembered:?}");
+    leadership.resign().await.unwrap();
+    assert!(!has_leader(&old_answer().await));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -35,6 +35,26 @@ async fn a_service_is_registered_until_it_leaves() {
     assert_eq!(watcher.children("/services").await.unwrap().unwrap().names, [""; 0]);
 }
 
+/// The node stays under the lease that it was attached to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn volume_made_later_does_not_prolong_a_registration() {
+    let server = Server::start(LONG_TERM).await;
+    let (service, operator) = (server.client().await, server.client().await);
+    let registration = service.register("/services/web", "here").await.unwrap();
+    operator.admin().create_volume("/services").term(5 * LONG_TERM).await.unwrap();
+    operator.put("/services/other", "").await.unwrap();
+    let lease = path("/services/other");
+    asked_until(|| async {
+        service.get(&lease).await.unwrap();
+        service.volume_remaining(&lease) > LONG_TERM
+    })
+    .await;
+    let remaining = registration.remaining();
+    assert!(remaining > Duration::ZERO && remaining <= LONG_TERM, "{remaining:?}");
+    assert!(!registration.on_lost().is_cancelled());
+    registration.leave().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closing_the_session_ends_what_it_registered_at_once() {
     let server = Server::start(20 * TERM).await;

@@ -14,6 +14,7 @@ use leasehold_client_cache::{
     Client, Compare, Operation, Token, Transaction,
     recipes::{Permit, RecipeError, Semaphore},
 };
+use leasehold_protocol::command::Write;
 use parking_lot::Mutex;
 use tokio::{sync::mpsc, task::JoinHandle};
 
@@ -162,6 +163,40 @@ async fn cut_off_permit_owner_knows_first_and_its_token_is_refused() {
     proxy.cut(false);
     assert!(within(lost.release()).await.is_err(), "it was over");
     until_children(&one, "/s", 2).await;
+}
+
+/// Otherwise another client could own the permit while the token of this one still counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn released_permit_ends_its_token_before_its_node() {
+    let server = Server::start(TERM).await;
+    let [one, two] = clients(&server).await;
+    for is_dropped in [false, true] {
+        let permit = acquire(&one).await;
+        let token = permit.token();
+        let asked = server.asked("Write");
+        server.hold_writes(|write| matches!(write, Write::Unlock { .. }));
+        let releasing = if is_dropped {
+            drop(permit);
+            None
+        } else {
+            Some(tokio::spawn(permit.release()))
+        };
+        until(|| server.asked("Write") > asked).await;
+        // What the client has sent before these reads has arrived with them.
+        for _ in 0..3 {
+            within(one.stat("/s")).await.unwrap();
+        }
+        assert_eq!(server.asked("Write"), asked + 1, "only the release of the lock was sent");
+        until_children(&two, "/s", 1).await;
+        server.hold_writes(|_| false);
+        until_children(&two, "/s", 0).await;
+        let late =
+            Transaction::new().when(Compare::locked(path("/s"), token)).then(Operation::put(path("/work"), "done"));
+        assert!(!within(two.transaction(late)).await.unwrap().succeeded());
+        if let Some(releasing) = releasing {
+            within(releasing).await.unwrap().unwrap();
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

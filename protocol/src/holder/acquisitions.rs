@@ -18,11 +18,13 @@ use std::collections::BTreeSet;
 
 use super::{
     Holder, SendId, WriteId,
+    attachments::attached_to_session,
     in_flight::Purpose,
     pace::Pace,
     volume_leases::{KnownVolume, OwnVolumeLease, RenewalSelection, Unreported},
 };
 use crate::{
+    command::Write,
     id::{Epoch, Incarnation, VolumeGeneration},
     message::{AcquiredVolume, Body, LastValid, Revival},
     object::{Object, ObjectSet},
@@ -317,12 +319,33 @@ impl Holder {
     }
 
     fn wake_waiters(&mut self, objects: BTreeSet<Object>, writes: BTreeSet<WriteId>) {
-        for write in writes {
+        for write in writes.into_iter().filter(|write| self.writes.is_pending(*write)) {
             self.send_queue.push(Purpose::Write(write));
         }
         for object in objects {
             if self.reads.stop_waiting(&object) {
                 self.send_queue.push(Purpose::Read(object));
+            }
+        }
+    }
+
+    /// Forgets that a cancelled read waits for a lease. Otherwise an application that cancels reads
+    /// for as long as no server answers would fill the memory.
+    pub(super) fn cancel_waiting_read(&mut self, object: &Object) {
+        for top in self.volumes.at_and_above(&object.path) {
+            if let Some(acquisition) = self.acquisitions.get_mut(&top) {
+                acquisition.waiters.remove(object);
+            }
+        }
+    }
+
+    /// Forgets that an ended write waits for leases.
+    pub(super) fn cancel_waiting_write(&mut self, write_id: WriteId, write: &Write) {
+        for path in attached_to_session(write) {
+            for top in self.volumes.at_and_above(path) {
+                if let Some(acquisition) = self.acquisitions.get_mut(&top) {
+                    acquisition.writes.remove(&write_id);
+                }
             }
         }
     }

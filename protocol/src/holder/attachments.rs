@@ -11,6 +11,7 @@
 use std::{
     collections::BTreeSet,
     ops::Bound::{Included, Unbounded},
+    time::Duration,
 };
 
 use super::{
@@ -22,6 +23,7 @@ use crate::{
     id::Revision,
     path::NodePath,
     reached::{Bound, reached},
+    time::Instant,
     transaction::Operation,
 };
 
@@ -104,8 +106,7 @@ impl Holder {
             }
             _ => {}
         }
-        let attaches = |change: &Write| attached_to_session(change).next().is_some();
-        if !self.removals.all.is_empty() && !self.writes.sent().any(attaches) {
+        if !self.writes.may_attach() {
             self.removals.all.clear();
         }
     }
@@ -146,7 +147,22 @@ impl Holder {
                 volume.detach(path, is_subtree, revision);
             }
         }
-        self.removals.note(path, is_subtree, revision);
+        // Without such a write, no put can be answered after it was removed.
+        if self.writes.may_attach() {
+            self.removals.note(path, is_subtree, revision);
+        }
+    }
+
+    /// For how long the lease certainly holds that the node was attached to by the put of this
+    /// revision. Zero if that lease has ended, or if the node was put or removed since.
+    pub fn attached_remaining(&self, path: &NodePath, put: Revision, now: Instant) -> Duration {
+        let is_attached = |top: &NodePath| {
+            let volume = self.volumes.get(top)?;
+            let node = volume.attached.get(path).filter(|node| node.revision == put)?;
+            volume.lease.as_ref().filter(|lease| lease.incarnation == node.incarnation)
+        };
+        let volume = self.volumes.at_and_above(path).into_iter().find(|top| is_attached(top).is_some());
+        volume.map_or(Duration::ZERO, |top| self.volume_remaining(&top, now))
     }
 
     /// Reports lost nodes after leases on the volumes at and above a path may have ended.

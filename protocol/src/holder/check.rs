@@ -30,7 +30,16 @@ impl Holder {
         self.check_locks()?;
         self.check_write_leases()?;
         self.check_writes()?;
-        self.check_watches()
+        self.check_watches()?;
+        self.check_send_queue()
+    }
+
+    /// Checks that each queued read, write and watch still waits to be sent.
+    fn check_send_queue(&self) -> Result<(), String> {
+        match self.send_queue.iter().find(|purpose| !self.waits_to_be_sent(purpose)) {
+            Some(purpose) => Err(format!("{purpose:?} is queued, and nobody waits for it")),
+            None => Ok(()),
+        }
     }
 
     fn check_copy(&self, object: &Object, copy: &CachedCopy, now: Instant) -> Result<(), String> {

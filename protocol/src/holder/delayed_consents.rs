@@ -81,7 +81,7 @@ impl Holder {
             return None;
         }
         // The recall may be for a write of this client, which must not wait for the client itself.
-        if self.writes.sent().next().is_some() || !objects.iter().any(|object| self.may_serve(object, now)) {
+        if self.writes.are_sent() || !objects.iter().any(|object| self.may_serve(object, now)) {
             return None;
         }
         let due = self.consent_due(now)?;

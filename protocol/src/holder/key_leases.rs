@@ -63,6 +63,8 @@ pub(super) struct OwnKeyLeases {
     due: Option<Instant>,
     /// No lease ends before this on this clock. `None` without promises.
     ends: Option<Instant>,
+    /// The last request that renews key leases.
+    sent: Option<SendId>,
 }
 
 impl OwnKeyLeases {
@@ -71,7 +73,7 @@ impl OwnKeyLeases {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { sent: self.sent, ..Self::default() };
     }
 
     /// Computes the deadlines from all leases.
@@ -115,7 +117,8 @@ impl Holder {
     }
 
     fn is_keep_alive_in_flight(&self) -> bool {
-        self.in_flight.iter().any(|(_, flight)| flight.purpose == Purpose::KeepAlive)
+        let sent = self.key_leases.sent;
+        sent.is_some_and(|send_id| self.in_flight.purpose(send_id) == Some(&Purpose::KeepAlive))
     }
 
     /// The earliest time at which a lease must be renewed, or ends.
@@ -147,7 +150,8 @@ impl Holder {
             leases.push(KeyLeaseRenewal { id: *id, incarnation: lease.incarnation });
         }
         self.key_leases.settle();
-        self.send(Purpose::KeepAlive, Body::KeepAlive { leases }, RenewalSelection::Due, now);
+        let sent = self.send(Purpose::KeepAlive, Body::KeepAlive { leases }, RenewalSelection::Due, now);
+        self.key_leases.sent = Some(sent);
     }
 
     /// Handles the leader's answer to a keep-alive.

@@ -107,6 +107,11 @@ impl Reads {
         self.fetches.is_empty()
     }
 
+    /// Whether the object's fetch waits to be sent.
+    pub(super) fn is_queued(&self, object: &Object) -> bool {
+        self.fetches.get(object).is_some_and(|fetch| fetch.stage == FetchStage::Queued)
+    }
+
     pub(super) fn unsend_all(&mut self) {
         for fetch in self.fetches.values_mut().filter(|fetch| matches!(fetch.stage, FetchStage::Sent(_))) {
             fetch.unsend();
@@ -409,7 +414,8 @@ impl Holder {
                 self.in_flight.cancel(send_id);
             }
             self.reads.fetches.remove(&object);
-            self.send_queue.settle(&Purpose::Read(object));
+            self.cancel_waiting_read(&object);
+            self.send_queue.cancel(&Purpose::Read(object));
         }
     }
 
@@ -418,7 +424,7 @@ impl Holder {
         for (object, fetch) in &self.reads.fetches {
             let purpose = Purpose::Read(object.clone());
             let has_next_step = match fetch.stage {
-                FetchStage::Queued => self.send_queue.iter().any(|other| *other == purpose),
+                FetchStage::Queued => self.send_queue.contains(&purpose),
                 FetchStage::Waiting => self.acquisitions.values().any(|other| other.waiters.contains(object)),
                 FetchStage::SentAlong(send_id) => match self.in_flight.purpose(send_id) {
                     Some(Purpose::Acquire(top)) => {

@@ -229,15 +229,27 @@ impl Holder {
             Purpose::ReadNextValue(object) => return self.next_values.end(object),
             Purpose::Acquire(volume) => self.acquisition_set_back(volume),
             Purpose::Write(_) | Purpose::HolderReport(_) => {}
-            Purpose::Watch(watch) if !self.watch_set_back(*watch) => return,
-            Purpose::Watch(_) => {}
+            Purpose::Watch(watch) => self.watch_set_back(*watch),
             Purpose::Open | Purpose::Register => {
                 self.send_queue.postpone(purpose, self.config.spread_permille, now);
                 return;
             }
             Purpose::Close => return self.closed(),
         }
-        self.send_queue.postpone(purpose, self.config.spread_permille, now);
+        if self.waits_to_be_sent(&purpose) {
+            self.send_queue.postpone(purpose, self.config.spread_permille, now);
+        }
+    }
+
+    /// Whether a read, a write or a watch still waits to be sent. The application may have
+    /// cancelled it while it was in flight. Requests of the holder itself always wait.
+    pub(super) fn waits_to_be_sent(&self, purpose: &Purpose) -> bool {
+        match purpose {
+            Purpose::Read(object) => self.reads.is_queued(object),
+            Purpose::Write(write) => self.writes.is_pending(*write),
+            Purpose::Watch(watch) => self.watches.is_queued(*watch),
+            _ => true,
+        }
     }
 
     fn refused_for_good(&mut self, purpose: Purpose, refusal: Refusal, now: Instant) {

@@ -99,7 +99,9 @@ impl Holder {
                     self.send_queue.push(Purpose::Acquire(volume));
                 }
                 Purpose::Read(_) | Purpose::Write(_) | Purpose::Watch(_) => {
-                    self.send_queue.push(purpose);
+                    if self.waits_to_be_sent(&purpose) {
+                        self.send_queue.push(purpose);
+                    }
                 }
             }
         }
@@ -116,7 +118,7 @@ impl Holder {
     pub(super) fn greet(&mut self, now: Instant) {
         let is_greeting = |purpose: &Purpose| matches!(purpose, Purpose::Open | Purpose::Register);
         let is_in_flight = self.in_flight.iter().any(|(_, flight)| is_greeting(&flight.purpose));
-        if self.link != LinkState::Up || is_in_flight || self.send_queue.iter().any(is_greeting) {
+        if self.link != LinkState::Up || is_in_flight || self.send_queue.has_greeting() {
             return;
         }
         if self.session.is_some() {
@@ -342,6 +344,7 @@ impl Holder {
             self.effects.push(HolderEffect::ReadFailed { reads, error: ReadFailure::Refused(refusal.clone()) });
         }
         self.end_watches(&WatchFailure::Refused(refusal));
+        self.send_queue.cancel_operations();
     }
 
     /// Closes the session for the application. All operations end. The holder sends `Close` if the

@@ -55,6 +55,11 @@ impl OwnWatches {
         self.watches.is_empty()
     }
 
+    /// Whether the watch waits to be sent.
+    pub(super) fn is_queued(&self, id: WatchId) -> bool {
+        self.watches.get(&id).is_some_and(|watch| watch.stage == WatchStage::Queued)
+    }
+
     pub(super) fn unsend_all(&mut self) {
         for watch in self.watches.values_mut().filter(|watch| matches!(watch.stage, WatchStage::Sent(_))) {
             watch.stage = WatchStage::Queued;
@@ -86,7 +91,7 @@ impl Holder {
     /// Ends a watch for the application. Its request at the server ends by itself.
     pub(super) fn cancel_watch(&mut self, id: WatchId) {
         self.watches.watches.remove(&id);
-        self.send_queue.settle(&Purpose::Watch(id));
+        self.send_queue.cancel(&Purpose::Watch(id));
     }
 
     /// Sends the request for the next changes, unless the watch was cancelled while it was queued.
@@ -116,11 +121,11 @@ impl Holder {
         self.effects.push(HolderEffect::Changes { watch: id, changes });
     }
 
-    /// Queues the watch for a retry. Returns false if the application has ended it.
-    pub(super) fn watch_set_back(&mut self, id: WatchId) -> bool {
-        let Some(watch) = self.watches.watches.get_mut(&id) else { return false };
-        watch.stage = WatchStage::Queued;
-        true
+    /// Prepares the watch to be sent again, unless the application has ended it.
+    pub(super) fn watch_set_back(&mut self, id: WatchId) {
+        if let Some(watch) = self.watches.watches.get_mut(&id) {
+            watch.stage = WatchStage::Queued;
+        }
     }
 
     /// Ends a watch whose changes the server refuses to report.
@@ -155,7 +160,7 @@ impl Holder {
             let purpose = Purpose::Watch(*id);
             let has_next_step = match watch.stage {
                 WatchStage::Reported => true,
-                WatchStage::Queued => self.send_queue.iter().any(|queued| *queued == purpose),
+                WatchStage::Queued => self.send_queue.contains(&purpose),
                 WatchStage::Sent(send_id) => self.in_flight.purpose(send_id) == Some(&purpose),
             };
             if !has_next_step {

@@ -51,6 +51,8 @@ struct UnansweredWrite {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnWrites {
     pending: BTreeMap<WriteId, UnansweredWrite>,
+    /// Those of the pending writes that attach nodes to, or lock under, leases of the session.
+    attaching: BTreeSet<WriteId>,
     by_sequence: BTreeMap<Sequence, WriteId>,
     last_sequence: Sequence,
     /// Writes that wait for a sequence.
@@ -70,8 +72,8 @@ pub(super) struct AppliedWrite {
 
 impl OwnWrites {
     pub(super) fn new(bounds: HolderBounds) -> Self {
-        let (pending, by_sequence, last_sequence, backlog) = Default::default();
-        Self { pending, by_sequence, last_sequence, backlog, bounds }
+        let (pending, attaching, by_sequence, last_sequence, backlog) = Default::default();
+        Self { pending, attaching, by_sequence, last_sequence, backlog, bounds }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -173,8 +175,16 @@ impl OwnWrites {
         true
     }
 
+    fn insert(&mut self, write_id: WriteId, pending: UnansweredWrite) {
+        if attached_to_session(&pending.write).next().is_some() {
+            self.attaching.insert(write_id);
+        }
+        self.pending.insert(write_id, pending);
+    }
+
     fn end(&mut self, write_id: WriteId) -> Option<UnansweredWrite> {
         let pending = self.pending.remove(&write_id)?;
+        self.attaching.remove(&write_id);
         match pending.sequence {
             Some(sequence) => {
                 self.by_sequence.remove(&sequence);
@@ -203,15 +213,22 @@ impl OwnWrites {
         }
     }
 
-    /// The writes that were sent and have no answer.
-    pub(super) fn sent(&self) -> impl Iterator<Item = &Write> {
-        self.pending.values().filter(|pending| pending.sendings > 0).map(|pending| &pending.write)
+    /// Whether a write was sent and has no answer.
+    pub(super) fn are_sent(&self) -> bool {
+        self.pending.values().any(|pending| pending.sendings > 0)
+    }
+
+    /// Whether a pending write attaches nodes to, or locks under, leases of the session.
+    pub(super) fn may_attach(&self) -> bool {
+        !self.attaching.is_empty()
     }
 
     /// Whether a sent write may attach nodes or a lock to this session's lease on the volume. Until
     /// its answer, the holder does not know all that depends on the lease.
     pub(super) fn may_attach_in(&self, top: &NodePath) -> bool {
-        self.sent().flat_map(attached_to_session).any(|path| top.contains(path))
+        let attaching = self.attaching.iter().filter_map(|write_id| self.pending.get(write_id));
+        let sent = attaching.filter(|pending| pending.sendings > 0);
+        sent.flat_map(|pending| attached_to_session(&pending.write)).any(|path| top.contains(path))
     }
 
     /// Ends all writes. Returns them in order, and whether each was sent. Sequences restart at 1.
@@ -282,7 +299,7 @@ impl Holder {
             goes_without_lease: false,
             has_second_sequence: false,
         };
-        self.writes.pending.insert(write_id, pending);
+        self.writes.insert(write_id, pending);
         self.send_queue.push(Purpose::Write(write_id));
     }
 
@@ -467,25 +484,30 @@ impl Holder {
     fn end_write(&mut self, write_id: WriteId) -> Option<UnansweredWrite> {
         let pending = self.writes.end(write_id)?;
         self.end_lock_change(&pending.write);
-        self.send_queue.settle(&Purpose::Write(write_id));
+        self.cancel_waiting_write(write_id, &pending.write);
+        self.send_queue.cancel(&Purpose::Write(write_id));
         self.sequence_is_free(pending.sequence);
         Some(pending)
     }
 
     /// Checks that each write is in flight or waits, and that no sequence is beyond the window.
     pub(super) fn check_writes(&self) -> Result<(), String> {
-        let OwnWrites { pending, by_sequence, last_sequence, backlog, bounds } = &self.writes;
+        let OwnWrites { pending, attaching, by_sequence, last_sequence, backlog, bounds } = &self.writes;
         let writes_max = bounds.writes_out_max;
         for (write_id, unanswered) in pending {
             let purpose = Purpose::Write(*write_id);
             let is_in_flight =
                 unanswered.send_id.is_some_and(|send_id| self.in_flight.purpose(send_id) == Some(&purpose));
             let wants_lease = self.acquisitions.values().any(|acquisition| acquisition.writes.contains(write_id));
-            let waits =
-                self.send_queue.iter().any(|other| *other == purpose) || backlog.contains(write_id) || wants_lease;
+            let waits = self.send_queue.contains(&purpose) || backlog.contains(write_id) || wants_lease;
             if is_in_flight == waits {
                 return Err(format!("{write_id:?} is both in flight and waiting, or neither: {unanswered:?}"));
             }
+        }
+        let attaches =
+            |(_, unanswered): &(&WriteId, &UnansweredWrite)| attached_to_session(&unanswered.write).next().is_some();
+        if !pending.iter().filter(attaches).map(|(write_id, _)| write_id).eq(attaching) {
+            return Err(format!("the writes that attach something are not those listed: {attaching:?}"));
         }
         if last_sequence.0 >= self.writes.unanswered_from().0 + writes_max {
             return Err(format!("{} writes have sequences: expected at most {writes_max}", by_sequence.len()));
