@@ -48,6 +48,7 @@ mod key_leases;
 mod locks;
 mod next_values;
 mod object_leases;
+mod own_footprint;
 mod own_write_lease;
 mod pace;
 mod reads;
