@@ -146,8 +146,13 @@ impl DriverCore {
     /// The session has ended, with all its leases. A put that is not answered yet may be repeated
     /// under the next session.
     pub(super) fn lose_registration_leases(&mut self) {
-        let registered = self.registration_leases.extract_if(.., |_, watched| watched.put.is_some());
-        registered.for_each(|(_, watched)| watched.lost.cancel());
+        self.registration_leases.retain(|_, watched| {
+            let is_registered = watched.put.is_some();
+            if is_registered {
+                watched.lost.cancel();
+            }
+            !is_registered
+        });
     }
 
     /// The client renews nothing any longer.
