@@ -219,7 +219,7 @@ impl Party {
         self.client.driver().spawn(async move {
             // If the session has ended, so has the node.
             if let (Ok(outcome), Some(confirm)) = (released.await, confirm) {
-                // The caller may have given up.
+                // If the caller has timed out, nobody receives this.
                 let _ = confirm.send(outcome);
             }
             let removed = client.driver().begin_pending_release(&at, removal).await.ok();

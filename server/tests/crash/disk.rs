@@ -109,7 +109,7 @@ impl Disk {
         self.dir.path().join("disk").join("data")
     }
 
-    /// The file by which a killed child hands over what is not durable yet to the next child.
+    /// A killed child writes to this file what is not durable yet. The next child reads it.
     pub(crate) fn undo(&self) -> PathBuf {
         self.beside("undo")
     }

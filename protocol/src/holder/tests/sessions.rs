@@ -168,7 +168,8 @@ fn jeopardy_names_each_volume_whose_lease_has_ended() {
         states.extend(reported_states(&client.timeout(&["/", "/v"])).into_iter().map(|state| (state, next)));
     }
     assert_eq!(states, [(jeopardy(&["/"]), at(110)), (jeopardy(&["/", "/v"]), at(114))]);
-    // One of the two is renewed, and ends again. The application knows of that one already.
+    // One lease is renewed, and ends again. It is not reported again, because the last report names
+    // it.
     let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let result = Ok(Answer::Registered { coverings: vec![] });
