@@ -9,7 +9,9 @@
 //! at once are removed in seconds (etcd 12105). `gathering` decides which sets to recall from each
 //! session.
 
-use std::collections::BTreeSet;
+mod orphans;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     id::Incarnation,
@@ -17,71 +19,62 @@ use crate::{
     path::NodePath,
     reached::{Bound, reached},
     state::State,
-    work::visit,
 };
+
+pub(super) use orphans::OrphanQueue;
 
 use super::{
     Lessor, StepContext,
     counters::WaitEnd,
     writes::{PendingWrite, PendingWriteId, WriteKind},
 };
+use orphans::PurgeBounds;
 
 impl Lessor {
     /// Begins to gather consents for the removal of orphans. One step begins one purge, so that the
     /// step stays short. The next step follows as soon as a timer can.
     pub(super) fn remove_orphans(&mut self, cx: &mut StepContext<'_>) {
         if !self.may_remove_orphans() {
-            if !self.orphans.is_empty() {
+            if self.epoch.is_some() && !self.orphans.is_empty() {
                 reached(Bound::Purges);
             }
             return;
         }
-        let leases = self.take_orphans(cx.state);
+        let bounds = self.purge_bounds();
+        let (volumes, leases) = self.orphans.take(bounds, cx.state);
+        if leases.len() == bounds.leases {
+            reached(Bound::PurgeLeases);
+        }
         if leases.is_empty() {
             return;
         }
         let lists = lists_of_all(&leases, self.config.bounds.purge_sets_max, cx.state);
         let pending = PendingWrite::new(WriteKind::Purge(leases), lists.into_iter().collect(), cx.now);
         let write_id = self.writes.enter(pending);
+        self.orphans.begin(write_id, volumes, bounds.purges);
         self.gather(write_id, cx);
     }
 
-    /// Whether orphans wait, and one more purge may begin.
+    /// Whether orphans wait, and one more purge may begin. Purges of any number of volumes may
+    /// wait, so the memory of all pending writes bounds them too. They may take as much of it as
+    /// the writes of clients, and one purge may always wait.
     pub(super) fn may_remove_orphans(&self) -> bool {
-        let is_full = self.writes.purges() >= self.config.bounds.purges_max;
-        self.epoch.is_some() && !self.orphans.is_empty() && !is_full
+        let has_memory = self.writes.purges() == 0 || self.writes.bytes() / 2 < self.config.bounds.writes_bytes_max;
+        self.epoch.is_some() && self.orphans.is_ready() && has_memory
     }
 
-    /// Takes leases whose orphans no purge removes yet, up to the bounds of one purge.
-    fn take_orphans(&mut self, state: &State) -> BTreeSet<Incarnation> {
-        let most = self.config.bounds.purge_leases_max;
-        let (mut leases, mut nodes) = (BTreeSet::new(), 0);
-        while leases.len() < most
-            && let Some(lease) = self.orphans.first().copied()
-        {
-            visit(1);
-            // The lease may have no orphans left, if they were written or removed meanwhile.
-            if state.is_orphaned(lease) {
-                // Together the leases have at most as many nodes as one command removes. A single
-                // lease never has more.
-                nodes += state.attached_node_count(lease);
-                if !leases.is_empty() && nodes > State::REMOVED_NODES_MAX {
-                    break;
-                }
-                leases.insert(lease);
-            }
-            self.orphans.pop_first();
-        }
-        if leases.len() == most {
-            reached(Bound::PurgeLeases);
-        }
-        leases
+    fn purge_bounds(&self) -> PurgeBounds {
+        // Together the leases have at most as many nodes as one command removes. A single lease
+        // never has more.
+        let nodes = State::REMOVED_NODES_MAX;
+        PurgeBounds { leases: self.config.bounds.purge_leases_max, nodes, purges: self.config.bounds.purges_max }
     }
 
     /// Handles the outcome of a purge. If it had no effect, its orphans still have to be removed.
     pub(super) fn handle_purged(&mut self, write_id: PendingWriteId, cx: &mut StepContext<'_>) {
+        self.orphans.end(write_id, self.config.bounds.purges_max);
         if let Some((pending, ready)) = self.writes.leave(write_id) {
-            self.orphans.extend(pending.purged_leases().iter().filter(|lease| cx.state.is_orphaned(**lease)));
+            self.orphans.add(pending.purged_leases().iter().copied().filter(|lease| cx.state.is_orphaned(*lease)));
             self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
             self.resume_next_values(&pending.footprint, cx);
         }
@@ -105,12 +98,19 @@ fn lists_of_all(leases: &BTreeSet<Incarnation>, sets_max: usize, state: &State) 
 }
 
 /// The lists of children that the purge of this lease changes. If they are more than `sets_max`,
-/// their common subtree.
+/// the common subtree of those in each volume, so that the purge names no other volume beside them.
 pub(super) fn lists_of(lease: Incarnation, sets_max: usize, state: &State) -> Vec<ObjectSet> {
     let lists = state.attached_parent_counts(lease);
-    if lists.len() > sets_max {
-        reached(Bound::PurgeSets);
+    if lists.len() <= sets_max {
+        return lists.into_keys().map(|list| ObjectSet::One(Object::children(list))).collect();
+    }
+    reached(Bound::PurgeSets);
+    let mut by_volume: BTreeMap<&NodePath, Vec<&NodePath>> = BTreeMap::new();
+    for list in lists.keys() {
+        by_volume.entry(state.volume_of(list).0).or_default().push(list);
+    }
+    if by_volume.len() > sets_max {
         return vec![ObjectSet::Subtree(NodePath::common_ancestor(lists.keys()))];
     }
-    lists.into_keys().map(|list| ObjectSet::One(Object::children(list))).collect()
+    by_volume.into_values().map(|lists| ObjectSet::Subtree(NodePath::common_ancestor(lists))).collect()
 }

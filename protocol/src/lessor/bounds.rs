@@ -102,8 +102,8 @@ pub struct LessorBounds {
     pub expiry_scan_max: usize,
     /// The most leases whose orphans one command removes: they share one round of consents.
     pub purge_leases_max: usize,
-    /// The most purges that wait for consents or for the log at one time. One step begins at most
-    /// one purge.
+    /// The most purges of one set of volumes that wait for consents or for the log at one time. One
+    /// step begins at most one purge.
     pub purges_max: usize,
     /// The most lists of children that a purge names one by one for one lease. With more, the purge
     /// names their common subtree.

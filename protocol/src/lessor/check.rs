@@ -34,6 +34,7 @@ impl Lessor {
         self.blocked_reads.check(self.config.bounds.blocked_reads_max, state)?;
         self.next_values.check(|object| self.writes.first_of(object), self.config.bounds.next_values_max)?;
         self.object_leases.check()?;
+        self.orphans.check(self.writes.purges(), self.config.bounds.purges_max)?;
         self.lease_limits_are_kept(state)?;
         self.counters.0.check(state)?;
         self.terms_by_use.check(state)?;
@@ -132,7 +133,7 @@ impl Lessor {
     /// Each orphan is being removed, or waits for its purge (S8).
     fn every_orphan_is_removed(&self, state: &State) -> Result<(), String> {
         let mut orphans = state.orphans();
-        match orphans.find(|lease| !self.orphans.contains(lease) && !self.writes.is_purging_lease(*lease)) {
+        match orphans.find(|lease| !self.orphans.contains(*lease) && !self.writes.is_purging_lease(*lease)) {
             Some(lease) => Err(format!("lease {lease} has orphans, and no purge removes them")),
             None => Ok(()),
         }

@@ -33,7 +33,7 @@ impl Lessor {
         // The clock has just moved on by `time_heard`, and the log does not show that yet. The next
         // leader must know it. So the lessor proposes the first tick at once.
         self.last_tick = None;
-        self.orphans = state.orphans().counted().collect();
+        self.orphans.add(state.orphans().counted());
         self.leases = LeaseTable::from_horizons(state, self.config.bounds.departed_max);
         for (key, lease) in state.leases() {
             if let LeaseKey::Volume(session, volume) = key {

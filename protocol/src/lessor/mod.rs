@@ -78,6 +78,7 @@ use crate::{
     time::{ClusterTime, DriftAllowance, Instant},
 };
 
+use attachments::OrphanQueue;
 use clock::ClusterClock;
 use counters::{Unhashed, VolumeCounters};
 use drift::DriftReports;
@@ -212,8 +213,8 @@ pub struct Lessor {
     recall_channels: BTreeMap<SessionId, RecallChannel>,
     awaited_locks: AwaitedLocks,
     writes: PendingWrites,
-    /// Leases whose orphans no purge removes yet. Some may no longer have nodes.
-    orphans: BTreeSet<Incarnation>,
+    /// Leases whose orphans wait for their purge.
+    orphans: OrphanQueue,
     /// The number of the round in flight, its reads, and the reads of the next round.
     round: u64,
     round_reads: Vec<WaitingRead>,
@@ -278,7 +279,7 @@ impl Lessor {
             recall_channels: BTreeMap::new(),
             awaited_locks: AwaitedLocks::default(),
             writes: PendingWrites::default(),
-            orphans: BTreeSet::new(),
+            orphans: OrphanQueue::default(),
             // An earlier lessor of this process may have a round in flight, so the numbers must
             // differ.
             round: config.attempt,
@@ -324,7 +325,7 @@ impl Lessor {
             LessorInput::Proven { round } => self.handle_proof(round, &mut cx),
             LessorInput::NotProven { round } => self.handle_proof_failure(round, &mut cx),
             LessorInput::Committed { number, outcomes, locks_changed, orphaned } => {
-                self.orphans.extend(orphaned);
+                self.orphans.add(orphaned);
                 self.handle_committed(number, (outcomes, &locks_changed), &mut cx);
             }
             // The timers run in each step.

@@ -25,24 +25,46 @@ impl World {
         let mut world = Self { is_checked: false, ..Self::new() };
         let holders: Vec<SessionId> = (0..sessions).map(|_| world.holder(&data("/x")).0).collect();
         let owner = world.session();
+        world.attach_nodes(owner, leases, nodes, place);
+        world.end_leases(leases);
+        (world, holders)
+    }
+
+    /// Grants `leases` key leases, and attaches `nodes` nodes to each.
+    fn attach_nodes(&mut self, owner: SessionId, leases: u64, nodes: u64, place: impl Fn(u64, u64) -> String) {
         for id in 1..=leases {
-            world.write(owner, Write::GrantLease { id: Some(LeaseId(id)), name: None, ttl: TERM });
+            self.write(owner, Write::GrantLease { id: Some(LeaseId(id)), name: None, ttl: TERM });
         }
-        world.commit();
+        self.commit();
         let place = &place;
         let node = |id, number| (path(&place(id, number)), Attach::Lease(LeaseId(id)));
-        world.fill(owner, (1..=leases).flat_map(|id| (0..nodes).map(move |number| node(id, number))));
+        self.fill(owner, (1..=leases).flat_map(|id| (0..nodes).map(move |number| node(id, number))));
+    }
+
+    /// Ends the first `leases` key leases. The lessor does not hear of it.
+    fn end_leases(&mut self, leases: u64) {
         let end = |id| {
             let lease = LeaseKey::Key(LeaseId(id));
-            let found = world.state.lease(&lease).expect("the lease is granted");
+            let found = self.state.lease(&lease).expect("the lease is granted");
             Command::Expire { incarnation: found.incarnation, horizon: found.horizon, lease }
         };
         let commands = (1..=leases).map(end).collect();
-        world.index += 1;
-        let (epoch, time) = (world.state.epoch(), world.state.cluster_time());
-        world.state.apply(world.index, &Proposal { epoch, number: 1 << 41, time, commands });
-        assert_eq!(world.state.orphans().count() as u64, leases);
-        (world, holders)
+        self.index += 1;
+        let (epoch, time) = (self.state.epoch(), self.state.cluster_time());
+        self.state.apply(self.index, &Proposal { epoch, number: 1 << 41, time, commands });
+        assert_eq!(self.state.orphans().count() as u64, leases);
+    }
+
+    /// Makes a volume at each top, and consents to all recalls.
+    fn make_volumes(&mut self, tops: impl IntoIterator<Item = String>) {
+        let maker = self.session();
+        for top in tops {
+            self.write(maker, Write::CreateVolume { path: path(&top), settings: VolumeSettings::DEFAULT });
+            for Recall { session, stamp, .. } in recalls(&self.commit()) {
+                self.step(LessorInput::Consent(Consent { session, stamp }));
+            }
+            self.commit();
+        }
     }
 
     fn fail_over_with(&mut self, bounds: LessorBounds) {
@@ -152,6 +174,9 @@ fn rounds_begin_one_in_a_step_and_each_step_at_once() {
         begun += 1;
         assert_eq!(world.lessor.writes.purges(), begun);
     }
+    // The steps after that find out the volumes of the others.
+    (0..2).for_each(|_| drop(world.step(LessorInput::Timeout)));
+    assert_eq!(world.lessor.writes.purges(), 4);
     assert!(world.lessor.next_deadline(world.now).since(world.now) > MILLI, "the others wait for consents");
     for _ in 0..3 {
         for recall in recalls(&world.request(holders[0], Body::Register)) {
@@ -206,7 +231,7 @@ fn round_beside_known_holders(sessions: usize, leases: u64, are_over: bool) -> u
     }
     world.lessor.config.bounds.purges_max = 8;
     world.lessor.config.bounds.claims_max = 1_000;
-    world.lessor.orphans = world.state.orphans().collect();
+    world.lessor.orphans.add(world.state.orphans());
     take_visited();
     let recalled = recalls(&world.step(LessorInput::Timeout));
     let visited = take_visited();
@@ -243,7 +268,7 @@ fn large_lease_beside_many_copies_costs_by_its_nodes() {
         for copy in copies {
             world.lessor.object_leases.add(&NodePath::root(), &copy, holders[0], lease, 1 << 20, &world.state);
         }
-        world.lessor.orphans = world.state.orphans().collect();
+        world.lessor.orphans.add(world.state.orphans());
         take_visited();
         let recalled = recalls(&world.step(LessorInput::Timeout));
         let visited = take_visited();
@@ -277,25 +302,83 @@ fn removal_of_many_waits_in_its_own_volumes_alone() {
     }
     world.lessor.object_leases.add(&path("/slow"), &data("/slow/x"), apart, lease, 1 << 20, &world.state);
     world.lessor.config.bounds.claims_max = 1;
-    world.lessor.orphans = world.state.orphans().collect();
+    world.lessor.orphans.add(world.state.orphans());
     let recalled: Vec<SessionId> =
         recalls(&world.step(LessorInput::Timeout)).iter().map(|recall| recall.session).collect();
     assert!(recalled.contains(&holders[0]) && !recalled.contains(&apart), "{recalled:?}");
 }
 
+/// Beside `slow` leases that end with orphans in `/slow`, one ends with an orphan in `/fast`. A
+/// reader of `/slow` does not consent. Returns the number of purges that wait for it.
+fn purges_beside_a_dead_reader(slow: u64) -> usize {
+    let mut world = World::new();
+    world.make_volumes(["/slow", "/fast"].map(str::to_owned));
+    world.lessor.config.bounds.purge_leases_max = 2;
+    world.lessor.config.bounds.purges_max = 3;
+    let owner = world.session();
+    let place = |id, _| if id > slow { format!("/fast/{id}") } else { format!("/slow/{id}") };
+    world.attach_nodes(owner, slow + 1, 1, place);
+    let reader = world.session();
+    world.request(reader, Body::Acquire { path: path("/slow"), last_valid: None, read: None });
+    world.commit();
+    world.read(reader, Object::children(path("/slow")));
+    world.end_leases(slow + 1);
+    world.lessor.orphans.add(world.state.orphans());
+    let last = path(&place(slow + 1, 0));
+    for _ in 0..=slow {
+        world.step(LessorInput::Timeout);
+    }
+    world.commit();
+    assert!(world.state.node(&last).is_none(), "the purge in /fast waits for the reader of /slow");
+    assert!(matches!(
+        answer(&{
+            world.write(owner, put("/fast/next", b""));
+            world.commit()
+        }),
+        Answer::Written { .. }
+    ));
+    assert_eq!(world.state.orphans().count() as u64, slow, "the reader has not consented");
+    world.lessor.writes.purges()
+}
+
 #[test]
-fn round_in_many_volumes_beside_coverings_is_bounded() {
-    const VOLUMES: u64 = 20;
-    let place = |id: u64, number: u64| format!("/{}/{id}-{number}", id % VOLUMES);
-    let (mut world, holders) = World::with_orphans_at(10, 3 * VOLUMES, 1, place);
-    let maker = world.session();
-    for volume in 0..VOLUMES {
-        let made = Write::CreateVolume { path: path(&format!("/{volume}")), settings: VolumeSettings::DEFAULT };
-        world.write(maker, made);
-        for Recall { session, stamp, .. } in recalls(&world.commit()) {
+fn purge_waits_for_no_purge_of_another_volume() {
+    assert_eq!([1, 2, 3, 6, 7, 20].map(purges_beside_a_dead_reader), [1, 1, 2, 3, 3, 3]);
+}
+
+#[test]
+fn orphans_that_move_to_another_volume_are_purged_there() {
+    let place = |id, _| format!("/{}/{id}", ["a", "b"][usize::from(id > 2)]);
+    let (mut world, _) = World::with_orphans_at(0, 4, 1, place);
+    world.lessor.config.bounds.purge_leases_max = 1;
+    world.lessor.config.bounds.purges_max = 1;
+    let reader = world.session();
+    world.acquire(reader, None);
+    world.read(reader, Object::children(path("/a")));
+    world.lessor.orphans.add(world.state.orphans());
+    // The first step begins the purge of the first lease. No other may begin, but the steps sort
+    // the others before `/b` becomes a volume.
+    (0..4).for_each(|_| drop(world.step(LessorInput::Timeout)));
+    assert_eq!((world.lessor.writes.purges(), world.lessor.orphans.len()), (1, 3));
+    world.make_volumes(["/b".to_owned()]);
+    for _ in 0..8 {
+        for Recall { session, stamp, .. } in recalls(&world.step(LessorInput::Timeout)) {
             world.step(LessorInput::Consent(Consent { session, stamp }));
         }
         world.commit();
+    }
+    world.check();
+    assert_eq!((world.state.orphans().count(), world.lessor.orphans.len()), (2, 1), "/b is done, /a waits");
+}
+
+#[test]
+fn round_in_many_volumes_beside_coverings_is_bounded() {
+    const VOLUMES: u64 = 16;
+    const LEASES: u64 = 3;
+    let place = |id: u64, number: u64| format!("/{number}/{id}");
+    let (mut world, holders) = World::with_orphans_at(10, LEASES, VOLUMES, place);
+    for volume in 0..VOLUMES {
+        world.make_volumes([format!("/{volume}")]);
         for holder in &holders {
             world.request(*holder, Body::Acquire { path: path(&format!("/{volume}/x")), last_valid: None, read: None });
         }
@@ -304,8 +387,7 @@ fn round_in_many_volumes_beside_coverings_is_bounded() {
     world.fail_over_with(LessorBounds { claims_max: 0, ..LessorBounds::DEFAULT });
     for holder in &holders {
         let recalled = recalls(&world.request(*holder, Body::Register));
-        for id in 1..=3 * VOLUMES {
-            let object = data(&place(id, 0));
+        for object in (1..=LEASES).flat_map(|id| (0..VOLUMES).map(move |number| data(&place(id, number)))) {
             assert!(
                 recalled.iter().flat_map(|recall| &recall.sets).any(|set| set.contains(&object)),
                 "{object}: {recalled:?}"

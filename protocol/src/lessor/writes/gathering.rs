@@ -113,9 +113,9 @@ impl Lessor {
         let Some(pending) = self.writes.get_mut(write_id) else { return };
         pending.gathered_at = cx.state.revision();
         let (footprint, leases) = (pending.footprint.clone(), pending.purged_leases().clone());
-        // A purge recalls, because few purges gather at a time, for all volumes. So does a write
-        // that lacked consents: to wait twice would take longer than a volume term, also for the
-        // writes behind it.
+        // A purge recalls, because few purges gather at a time in its volumes, and a slow one holds
+        // up the others. So does a write that lacked consents: to wait twice would take longer than
+        // a volume term, also for the writes behind it.
         let may_wait = pending.client_write().is_some() && !pending.was_uncovered;
         let writer = |request: &ClientWrite| WriterCopies {
             session: request.session,

@@ -3,7 +3,7 @@
 
 use crate::{
     command::{GrantedKeyLease, LeaseKey, Outcome, Write, WriteRefusal, Written},
-    id::SessionId,
+    id::{Sequence, SessionId},
     lease_policy::LeaseRequest,
     message::{Answer, KeyLeaseRenewal, Refusal},
     object::{Object, ObjectSet},
@@ -66,6 +66,7 @@ impl Lessor {
                 Write::CreateVolume { path, .. } | Write::SetVolume { path, .. } | Write::RemoveVolume { path },
             ) => {
                 self.reset_volume_copies(path, cx.state);
+                self.orphans.volume_changed(path);
                 self.check_lease_limit(path, cx.state);
                 self.counters.0.volume_changed(path, cx.state, cx.now);
                 self.terms_by_use.volume_changed(path);
@@ -108,7 +109,7 @@ impl Lessor {
     pub(in crate::lessor) fn write_refused(
         &mut self,
         write_id: PendingWriteId,
-        refusal: impl Fn(SessionId, crate::id::Sequence) -> Refusal,
+        refusal: impl Fn(SessionId, Sequence) -> Refusal,
         cx: &mut StepContext<'_>,
     ) {
         let Some((request, footprint, ready)) = self.finish_client_write(write_id) else { return };
@@ -117,6 +118,21 @@ impl Lessor {
         }
         self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
         self.resume_next_values(&footprint, cx);
+    }
+
+    /// Drops the writes that the session has given up, unless they are proposed. Otherwise they
+    /// would wait on, and fill the table of pending writes, while a client gives up one write after
+    /// the other.
+    pub(in crate::lessor) fn drop_given_up(
+        &mut self,
+        session: SessionId,
+        unanswered_from: Sequence,
+        cx: &mut StepContext<'_>,
+    ) {
+        let (lowest, highest) = (unanswered_from, unanswered_from.window_end());
+        for write_id in self.writes.unproposed_below(session, unanswered_from) {
+            self.write_refused(write_id, |_, got| Refusal::OutsideWindow { got, lowest, highest }, cx);
+        }
     }
 
     /// Answers all requesters. After a put, one of them may get a lease on the node's data, so that
