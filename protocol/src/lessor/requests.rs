@@ -33,7 +33,7 @@ impl Lessor {
     }
 
     /// Admits a request of a session that exists and is registered with this epoch. Then applies
-    /// the consents, returns and renewals in its header. Returns false if it refused the request.
+    /// what its header says: writes given up, consents, returns and renewals. Returns false if it refused the request.
     fn admit(
         &mut self,
         requester: &mut Requester,
@@ -60,6 +60,7 @@ impl Lessor {
             return false;
         }
         self.renew_session_lease(session, cx);
+        self.drop_given_up(session, header.unanswered_from, cx);
         for stamp in header.consents {
             self.consent(Consent { session, stamp }, cx);
         }

@@ -9,6 +9,7 @@ mod delayed_consents;
 mod drift;
 mod failovers;
 mod first_reads;
+mod given_up;
 mod growth;
 mod headers;
 mod inspections;
@@ -175,7 +176,7 @@ impl World {
             epoch: self.state.epoch(),
             registration: self.registration(session),
             sequence: Sequence(self.sequence),
-            unanswered_from: Sequence(self.sequence),
+            unanswered_from: self.lessor.writes.lowest_sequence(session).unwrap_or(Sequence(self.sequence)),
             ..RequestHeader::default()
         };
         self.send(Request { header, body })

@@ -128,9 +128,14 @@ impl Crowd {
         self.register(owner);
         self.ask(reader, Body::Acquire { path: path("/crowd"), last_valid: None, read: None });
         self.commit();
+        let mut writer = reader;
         for number in 0..count {
+            // No session has more writes without an answer.
+            if number % Sequence::WINDOW == Sequence::WINDOW - 1 {
+                writer = self.opened();
+            }
             // Waits and recalls: the owner may hold all of it, and does not consent.
-            self.ask(reader, write_body(put(&format!("/waits/{number}"), b"")));
+            self.ask(writer, write_body(put(&format!("/waits/{number}"), b"")));
             let watched = Watched::Subtree(path(&format!("/crowd/{number}")));
             let after = Some(self.world.state.revision());
             self.ask(reader, Body::Watch { watched, after, wait: TERM, bytes_max: 100 });
@@ -166,13 +171,15 @@ impl Crowd {
     }
 
     fn ask(&mut self, session: SessionId, body: Body) -> Vec<LessorEffect> {
-        self.world.sequence += 1;
+        // Only writes use numbers up.
+        let sequence = Sequence(self.world.sequence + 1);
+        self.world.sequence += u64::from(matches!(body, Body::Write { .. }));
         let header = RequestHeader {
             session,
             epoch: self.world.state.epoch(),
             registration: self.world.registration(session),
-            sequence: Sequence(self.world.sequence),
-            unanswered_from: Sequence(self.world.sequence),
+            sequence,
+            unanswered_from: self.world.lessor.writes.lowest_sequence(session).unwrap_or(sequence),
             ..RequestHeader::default()
         };
         let header = if session == SessionId(0) { RequestHeader::default() } else { header };

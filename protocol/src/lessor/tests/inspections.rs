@@ -237,10 +237,14 @@ fn entries_of_copies_that_were_dropped_are_bounded() {
 
 /// A world in which `count` writes of `/a` wait for a holder that does not consent.
 fn waited_for(count: u64) -> World {
-    let (mut world, writer) = World::of_a_crowd();
+    let (mut world, mut writer) = World::of_a_crowd();
     world.holder(&data("/a"));
-    for _ in 0..count {
+    for number in 1..=count {
         world.write(writer, put("/a", b""));
+        // No session has more writes without an answer.
+        if number % Sequence::WINDOW == 0 {
+            writer = world.session();
+        }
     }
     assert_eq!(world.lessor.writes.len() as u64, count);
     world

@@ -154,8 +154,9 @@ fn write_whose_window_passed_at_apply_is_refused() {
     let writer = world.session();
     world.numbered(writer, (1, 1), put("/b", b"0"));
     world.commit();
-    let recall = one_recall(&world.numbered(writer, (2, 2), put("/a", b"1")));
     world.numbered(writer, (5, 5), put("/b", b"1"));
+    // A late copy of a request.
+    let recall = one_recall(&world.numbered(writer, (2, 2), put("/a", b"1")));
     assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
     world.consent_to(&recall);
     let refusal = result(&world.commit());

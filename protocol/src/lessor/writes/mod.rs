@@ -95,6 +95,20 @@ impl PendingWrites {
         self.by_request.get(&(session, sequence)).copied()
     }
 
+    /// The session's writes below this sequence that are not proposed.
+    pub(super) fn unproposed_below(&self, session: SessionId, sequence: Sequence) -> Vec<PendingWriteId> {
+        let below = self.by_request.range((session, Sequence(0))..(session, sequence)).counted();
+        let is_unproposed = |write_id: &PendingWriteId| self.get(*write_id).is_some_and(|pending| !pending.is_proposed);
+        below.map(|(_, write_id)| *write_id).filter(is_unproposed).collect()
+    }
+
+    /// The session's lowest sequence that is pending.
+    #[cfg(test)]
+    pub(super) fn lowest_sequence(&self, session: SessionId) -> Option<Sequence> {
+        let own = (session, Sequence(0))..=(session, Sequence(u64::MAX));
+        self.by_request.range(own).next().map(|((_, sequence), _)| *sequence)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (PendingWriteId, &PendingWrite)> {
         self.pending.iter().counted().map(|(write_id, pending)| (*write_id, pending))
     }

@@ -1,0 +1,77 @@
+//! Writes that their client has given up: dropped, unless they are proposed (S9).
+
+use super::*;
+use crate::transaction::{Operation, Transaction};
+
+/// A write of `/a` whose session has given up all its earlier writes.
+fn put_and_give_up_earlier(world: &mut World, writer: SessionId) -> Vec<LessorEffect> {
+    world.sequence += 1;
+    let sequence = Sequence(world.sequence);
+    let header = RequestHeader {
+        session: writer,
+        epoch: world.state.epoch(),
+        registration: world.registration(writer),
+        sequence,
+        unanswered_from: sequence,
+        ..RequestHeader::default()
+    };
+    world.send(Request {
+        header,
+        body: Body::Write { write: put("/a", b"1"), dropped: Vec::new(), seen: Stamp::default() },
+    })
+}
+
+#[test]
+fn writes_given_up_do_not_fill_the_table() {
+    let mut world = World::new();
+    let writer = world.session();
+    world.write(writer, put("/a", b"0"));
+    world.commit();
+    let (reader, _) = world.holder(&data("/a"));
+    let recall = recalls(&put_and_give_up_earlier(&mut world, writer)).remove(0);
+    for _ in 0..100 {
+        let refused = result(&put_and_give_up_earlier(&mut world, writer));
+        let lowest = Sequence(world.sequence);
+        let got = Sequence(world.sequence - 1);
+        assert_eq!(refused, Err(Refusal::OutsideWindow { got, lowest, highest: lowest.window_end() }));
+        assert_eq!((world.lessor.writes.len(), world.lessor.load_to_come), (1, 0));
+        world.check();
+    }
+    assert_eq!(recall.session, reader);
+    // Without a consent, the last one takes effect when the leases end.
+    let answered = replies(&world.pass(TERM * 3));
+    let is_written = |response: &&Response| matches!(response.result, Ok(Answer::Written { .. }));
+    assert_eq!(answered.iter().filter(is_written).count(), 1);
+    assert_eq!(world.lessor.writes.len(), 0);
+}
+
+#[test]
+fn proposed_write_given_up_still_takes_effect() {
+    let mut world = World::new();
+    let writer = world.session();
+    put_and_give_up_earlier(&mut world, writer);
+    let proposal = world.lessor.take_proposal(world.now).expect("nobody has a copy");
+    assert!(replies(&put_and_give_up_earlier(&mut world, writer)).is_empty(), "both are proposed");
+    assert!(matches!(answer(&world.apply(&proposal)), Answer::Written { .. }));
+    assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
+}
+
+#[test]
+fn write_behind_one_given_up_goes_on() {
+    let mut world = World::new();
+    let [writer, other] = [(); 2].map(|()| world.session());
+    for node in ["/a", "/b"] {
+        world.write(writer, put(node, b"0"));
+        world.commit();
+    }
+    world.holder(&data("/a"));
+    let then = ["/a", "/b"].map(|node| Operation::put(path(node), "1")).to_vec();
+    let both = Write::Transaction(Transaction { then, ..Transaction::new() });
+    assert_eq!(recalls(&world.write(writer, both)).len(), 1);
+    assert!(recalls(&world.write(other, put("/b", b"2"))).is_empty(), "nobody has a copy of it");
+    assert!(!world.lessor.has_proposal(), "it waits for the transaction");
+    put_and_give_up_earlier(&mut world, writer);
+    let written = answer(&world.commit());
+    assert!(matches!(written, Answer::Written { .. }), "{written:?}");
+    assert_eq!(world.state.node(&path("/b")).map(|node| node.version), Some(2));
+}
