@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_protocol::{
     holder::HolderInput,
-    id::{Incarnation, LeaseId, Revision},
+    id::{Incarnation, LeaseId, LockId, Revision},
     path::NodePath,
     time::Instant,
 };
@@ -121,6 +121,10 @@ impl Driver {
     }
 
     /// How long the lease certainly lasts that the node was attached to by this put.
+    pub(crate) fn is_attached_with_lock(&self, path: &NodePath, put: Revision, lock: LockId) -> bool {
+        self.core.lock().holder.is_attached_with_lock(path, put, lock)
+    }
+
     pub(crate) fn registration_remaining(&self, path: &NodePath, put: Revision) -> Duration {
         self.core.lock().holder.attached_remaining(path, put, clock::now())
     }

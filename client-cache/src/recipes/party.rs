@@ -4,8 +4,9 @@
 //! node, and nobody else requests the lock. The node's create revision is the party's rank. A
 //! transaction that compares the lock puts the node, and attaches it to the session's lease on the
 //! volume. The lock lives under the same lease, so both end together, at the latest by this
-//! client's own clock. After a suspension, the clock may have ended the lock although the servers
-//! still have the lease. Then the client removes the node.
+//! client's own clock. If a volume was made between the two requests, they have different leases.
+//! Then the client leaves and joins again. After a suspension, the clock may have ended the lock
+//! although the servers still have the lease. Then the client removes the node.
 //!
 //! # Why no node is left behind
 //!
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use leasehold_protocol::{
     command::{Attach, Condition, Write, WriteRefusal},
-    id::Token,
+    id::{Revision, Token},
     message::Refusal,
     object::Value,
     path::{NodePath, PathError},
@@ -84,24 +85,38 @@ impl PartyNode {
         if !(1..=self.most).contains(&self.count) {
             return Err(RecipeError::InvalidCount { path: self.path.clone(), got: self.count, most: self.most });
         }
-        let name = format!("{:016x}", rand::random::<u64>());
-        let node = self.path.child(&name)?;
-        let lock = self.client.lock(&node).shared().wait(LockWait::No).await?;
-        let mut place = Party::new(self.client.clone(), node, lock);
+        let mut place = self.lock_new_node().await?;
         loop {
             let transaction = self.transaction(&place, unless);
             let outcome = self.client.transaction(transaction).await?;
             match outcome.failed.map(|failed| failed.index) {
                 None => {
                     place.is_put = true;
-                    place.leave_when_over();
-                    return Ok(Some(place));
+                    if place.has_one_lease(outcome.revision) {
+                        place.leave_when_over();
+                        return Ok(Some(place));
+                    }
+                    // Somebody made a volume meanwhile. The node could be removed before the lock
+                    // ends. If the lock has ended already, so much the better.
+                    match place.leave().await {
+                        Ok(()) | Err(LockError::Lost { .. }) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                    place = self.lock_new_node().await?;
                 }
                 Some(0) => self.agree().await?,
                 Some(1) => return Err(place.lost_error().into()),
                 Some(_) => return Ok(None),
             }
         }
+    }
+
+    /// Locks a node of its own, which does not exist yet.
+    async fn lock_new_node(&self) -> Result<Party, RecipeError> {
+        let name = format!("{:016x}", rand::random::<u64>());
+        let node = self.path.child(&name)?;
+        let lock = self.client.lock(&node).shared().wait(LockWait::No).await?;
+        Ok(Party::new(self.client.clone(), node, lock))
     }
 
     /// Waits until the earlier parties of this client have left. Otherwise they would count as
@@ -161,6 +176,12 @@ impl Party {
                 () = over.cancelled() => drop(client.driver().begin_pending_release(&at, removal)),
             }
         });
+    }
+
+    /// Whether the node and the lock end with the same lease. `put` is the revision of the node.
+    fn has_one_lease(&self, put: Revision) -> bool {
+        let lock = self.lock.as_ref().map(LockGuard::id);
+        lock.is_some_and(|lock| self.client.driver().is_attached_with_lock(&self.node, put, lock))
     }
 
     pub(super) fn node(&self) -> &NodePath {

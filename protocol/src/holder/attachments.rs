@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     command::{Attach, Write, Written},
-    id::Revision,
+    id::{LockId, Revision},
     path::NodePath,
     reached::{Bound, reached},
     time::Instant,
@@ -163,6 +163,14 @@ impl Holder {
         };
         let volume = self.volumes.at_and_above(path).into_iter().find(|top| is_attached(top).is_some());
         volume.map_or(Duration::ZERO, |top| self.volume_remaining(&top, now))
+    }
+
+    /// Whether the node that was put with this revision is attached to the same lease as this lock
+    /// of the session. It is not if a volume was made between the request for the lock and the put.
+    pub fn is_attached_with_lock(&self, path: &NodePath, put: Revision, lock: LockId) -> bool {
+        let Some((volume, incarnation)) = self.locks.lease_of(lock) else { return false };
+        let node = self.volumes.get(volume).and_then(|volume| volume.attached.get(path));
+        node.is_some_and(|node| (node.revision, node.incarnation) == (put, incarnation))
     }
 
     /// Reports lost nodes after leases on the volumes at and above a path may have ended.

@@ -75,6 +75,13 @@ pub(super) struct OwnLocks {
     awaited_through: LockId,
 }
 
+impl OwnLocks {
+    /// The volume and the incarnation of the lease that the lock ends with.
+    pub(super) fn lease_of(&self, id: LockId) -> Option<(&NodePath, Incarnation)> {
+        self.by_id.get(&id).map(|own| (&own.volume, own.incarnation))
+    }
+}
+
 impl OwnLock {
     /// The status that the application may count on: shared, if it has asked for a downgrade.
     fn lowered(&self, status: LockStatus) -> LockStatus {

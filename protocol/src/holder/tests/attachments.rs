@@ -1,9 +1,10 @@
 //! Nodes attached to volume leases: the outcome says to which, and outcomes come late and in any
 //! order.
 
-use super::*;
+use super::{locks::LOCK, *};
 use crate::{
     command::{Attach, VolumeLease, Written},
+    id::LockId,
     message::Lapse,
 };
 
@@ -229,4 +230,22 @@ fn answer_older_than_a_volume_ends_no_lock_in_it() {
     let effects = client.answer(late, answer(Some(value(10)), None));
     assert!(!effects.iter().any(|effect| matches!(effect, HolderEffect::LocksLost { .. })), "{effects:?}");
     assert!(!client.holder.lock_remaining(lock, client.now).is_zero());
+}
+
+#[test]
+fn node_is_attached_with_lock_only_to_the_lease_of_the_lock() {
+    let mut client = Client::leased();
+    client.lock(Some(9), 1);
+    let is_with_lock =
+        |client: &Client, revision, lock| client.holder.is_attached_with_lock(&path("/v/x"), Revision(revision), lock);
+    let put = client.send(2, attached("/v/x"));
+    assert!(!is_with_lock(&client, 30, LOCK), "it is not put yet");
+    client.answer(put, written(30, "/", 1));
+    assert!(is_with_lock(&client, 30, LOCK));
+    assert!(!is_with_lock(&client, 29, LOCK), "another put");
+    assert!(!is_with_lock(&client, 30, LockId(LOCK.0 + 1)), "another lock");
+    // Somebody has made `/v` a volume between the request for the lock and this put.
+    let put = client.send(3, attached("/v/x"));
+    client.answer(put, written(31, "/v", 5));
+    assert!(!is_with_lock(&client, 31, LOCK) && !is_with_lock(&client, 30, LOCK));
 }

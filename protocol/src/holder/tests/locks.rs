@@ -12,7 +12,7 @@ use crate::{
     path::PATH_MAX_BYTES,
 };
 
-const LOCK: LockId = LockId(4);
+pub(super) const LOCK: LockId = LockId(4);
 
 fn lock() -> Write {
     Write::Lock { path: path("/a"), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO }
@@ -44,7 +44,7 @@ fn lock_lost() -> HolderEffect {
 
 impl Client {
     /// Requests a lock, and gets this answer.
-    fn lock(&mut self, token: Option<u64>, incarnation: u64) -> Vec<HolderEffect> {
+    pub(super) fn lock(&mut self, token: Option<u64>, incarnation: u64) -> Vec<HolderEffect> {
         let effects = self.write(5, lock());
         let send_id = self.only(&effects).0;
         self.answer(send_id, lock_outcome(token, incarnation))
