@@ -451,6 +451,7 @@ impl Client {
     }
 
     /// Lists the locks on a node, owned and waiting, in the order of arrival. The leader answers.
+    /// More than 1,024 locks come in several pages, each as of its own moment.
     /// [`LockGuard::hand_over`] can name one that waits.
     ///
     /// Not to be confused with [`Admin::holders`](crate::Admin::holders), which lists the sessions
@@ -472,9 +473,16 @@ impl Client {
         &self,
         path: impl TryInto<NodePath, Error: Into<PathError>>,
     ) -> Result<Vec<LockInfo>, InspectError> {
-        match self.inspect(Inspect::Locks { path: given(path)? }).await? {
-            Answer::LockInfos(locks) => Ok(locks),
-            _ => Err(InspectError::UnexpectedAnswer),
+        let (path, mut locks, mut after) = (given(path)?, Vec::new(), None);
+        loop {
+            let Answer::LockInfos(page) = self.inspect(Inspect::Locks { path: path.clone(), after }).await? else {
+                return Err(InspectError::UnexpectedAnswer);
+            };
+            locks.extend(page.locks);
+            after = page.through;
+            if after.is_none() {
+                return Ok(locks);
+            }
         }
     }
 }

@@ -373,7 +373,7 @@ pub enum Answer {
     /// a later request has replaced this one.
     LockStatuses(Vec<(LockId, LockStatus)>),
     /// To [`Inspect::Locks`].
-    LockInfos(Vec<LockInfo>),
+    LockInfos(LockPage),
     /// To [`Body::Watch`].
     Changes(Changes),
     /// To [`Body::List`].

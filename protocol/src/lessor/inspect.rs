@@ -37,7 +37,7 @@ impl Lessor {
                 let info = |id| self.lease_info(id, nodes_after.as_ref(), cx);
                 Some(Answer::Lease(cx.state.lease_named(name).and_then(info)))
             }
-            Inspect::Locks { path } => Some(Answer::LockInfos(self.lock_infos(path, cx))),
+            Inspect::Locks { path, after } => Some(Answer::LockInfos(self.lock_page(path, *after, cx))),
             Inspect::Leases { after } => Some(Answer::Leases(self.lease_infos(*after, cx))),
             Inspect::Services { path, after } => Some(Answer::Services(self.services(path, after.as_ref(), cx))),
             Inspect::Cluster => None,

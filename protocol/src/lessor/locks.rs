@@ -11,7 +11,7 @@ use crate::{
     command::LeaseKey,
     id::{LockId, SessionId},
     lock::LockStatus,
-    message::{Answer, AwaitedLock, LockInfo, Refusal},
+    message::{Answer, AwaitedLock, LockInfo, LockPage, Refusal},
     path::NodePath,
     state::{ChangedLocks, State},
     work::CountVisits,
@@ -183,7 +183,9 @@ impl Lessor {
     }
 
     /// The granted and the waiting locks on a node, in the order of arrival.
-    pub(super) fn lock_infos(&self, path: &NodePath, cx: &StepContext<'_>) -> Vec<LockInfo> {
+    /// The locks on a node from `after` on, as many as one answer may have. A node has at most
+    /// [`LOCKS_PER_NODE_MAX`](crate::state::LOCKS_PER_NODE_MAX) locks, so those before `after` are few.
+    pub(super) fn lock_page(&self, path: &NodePath, after: Option<LockId>, cx: &StepContext<'_>) -> LockPage {
         let state = cx.state;
         let info = |(id, record): (LockId, &crate::state::LockRecord)| LockInfo {
             lock: id,
@@ -196,6 +198,9 @@ impl Lessor {
             is_lost: matches!(record.lease, LeaseKey::LockDelay(_)),
             remaining: self.remaining_of(&record.lease, state),
         };
-        self.few(state.locks_on(path).map(info))
+        let mut rest = state.locks_on(path).skip_while(|(id, _)| Some(*id) <= after).map(info).peekable();
+        let locks = self.few(rest.by_ref());
+        let through = locks.last().map(|last| last.lock).filter(|_| rest.peek().is_some());
+        LockPage { locks, through }
     }
 }

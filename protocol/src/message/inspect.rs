@@ -69,10 +69,12 @@ pub enum Inspect {
     },
     /// The members, the leader, and indexes. From any server.
     Cluster,
-    /// The locks on a node, granted and waiting. From the leader.
+    /// The locks on a node, granted and waiting, in the order of arrival. From the leader.
     Locks {
         /// The node.
         path: NodePath,
+        /// The page begins after this lock.
+        after: Option<LockId>,
     },
     /// The services: nodes at and below `path` that are, or were, attached to leases. In the order
     /// of paths. From the leader.
@@ -82,6 +84,15 @@ pub enum Inspect {
         /// The page begins after this path.
         after: Option<NodePath>,
     },
+}
+
+/// One page of the locks on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LockPage {
+    /// The locks, in the order of arrival.
+    pub locks: Vec<LockInfo>,
+    /// The next page begins after this lock. None: this is the last page.
+    pub through: Option<LockId>,
 }
 
 /// One page of the services below a path.

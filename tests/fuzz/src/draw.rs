@@ -452,7 +452,7 @@ impl<'a> Draw<'a> {
                         None => Inspect::Lease { id: self.lease_id(), nodes_after },
                     }
                 }
-                7 => Inspect::Locks { path: self.path() },
+                7 => Inspect::Locks { path: self.path(), after: None },
                 6 => Inspect::Leases { after: self.maybe(Self::lease_id) },
                 0 => Inspect::Holders { path: self.path() },
                 1 => Inspect::PendingWrites { path: self.path() },

@@ -250,7 +250,7 @@ impl World {
             3 => Inspect::Volumes { path: top },
             4 => Inspect::Lease { id, nodes_after: Some(NodesAfter::Nothing) },
             5 => Inspect::Leases { after: None },
-            6 => Inspect::Locks { path },
+            6 => Inspect::Locks { path, after: None },
             _ => Inspect::Services { path: top, after: None },
         };
         self.ask_unheard(place, Body::Inspect(inspect));

@@ -307,7 +307,7 @@ impl Crowd {
             ("waits", Inspect::PendingWrites { path: path("/quiet/a") }),
             ("volumes", Inspect::Volumes { path: top() }),
             ("volume stats", Inspect::VolumeStats { path: top() }),
-            ("locks", Inspect::Locks { path: path("/quiet/a") }),
+            ("locks", Inspect::Locks { path: path("/quiet/a"), after: None }),
             ("read waits", Inspect::BlockedReads { path: path("/quiet/a") }),
             ("lease", Inspect::Lease { id: LeaseId(1), nodes_after: None }),
             ("lease and its nodes", Inspect::Lease { id: LeaseId(2000), nodes_after: Some(NodesAfter::Nothing) }),

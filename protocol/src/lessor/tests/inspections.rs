@@ -61,7 +61,7 @@ impl World {
             Answer::Volumes(rows) => rows.len(),
             Answer::Lease(lease) => lease.expect("the node exists").nodes.len(),
             Answer::Leases(rows) => rows.len(),
-            Answer::LockInfos(rows) => rows.len(),
+            Answer::LockInfos(page) => page.locks.len(),
             Answer::Services(page) => page.services.len(),
             other => panic!("for people: {other:?}"),
         };
@@ -146,7 +146,7 @@ fn locks_beyond_one_answer_are_not_examined() {
         }
         assert_eq!(world.state.locks_on(&path("/n")).count() as u64, count);
         world.begin_anew();
-        world.inspected(Inspect::Locks { path: path("/n") })
+        world.inspected(Inspect::Locks { path: path("/n"), after: None })
     });
 }
 

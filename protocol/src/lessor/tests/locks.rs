@@ -5,7 +5,7 @@ use crate::{
     command::Written,
     id::{LockId, Token},
     lock::{LockMode, LockOutcome, LockStatus},
-    message::{AwaitedLock, LockInfo},
+    message::{AwaitedLock, LockInfo, LockPage},
     work::take_visited,
 };
 
@@ -37,8 +37,19 @@ impl World {
     }
 
     fn infos(&mut self) -> Vec<LockInfo> {
-        match answer(&self.request(SessionId(0), Body::Inspect(Inspect::Locks { path: path("/a") }))) {
-            Answer::LockInfos(infos) => infos,
+        let mut infos = Vec::new();
+        loop {
+            let page = self.page_after(infos.last().map(|last: &LockInfo| last.lock));
+            infos.extend(page.locks);
+            if page.through.is_none() {
+                return infos;
+            }
+        }
+    }
+
+    fn page_after(&mut self, after: Option<LockId>) -> LockPage {
+        match answer(&self.request(SessionId(0), Body::Inspect(Inspect::Locks { path: path("/a"), after }))) {
+            Answer::LockInfos(page) => page,
             other => panic!("expected locks, got {other:?}"),
         }
     }
@@ -299,4 +310,30 @@ fn change_of_a_shared_node_examines_only_what_it_reports() {
     let [few, many] = [20, 200].map(visited_for_sharers);
     assert_eq!(many, few, "an unlock, and for each session the arrival and the departure of a waiter");
     assert!(many.iter().all(|visited| *visited <= 16), "{many:?}");
+}
+
+#[test]
+fn locks_beyond_one_answer_come_in_pages() {
+    let mut world = World::new();
+    world.lessor.config.bounds.rows_max = 2;
+    let locks: Vec<LockId> = (0..5).map(|_| world.locker(LockMode::Exclusive).1.lock).collect();
+    let mut pages = Vec::new();
+    let mut after = None;
+    loop {
+        let page = world.page_after(after);
+        pages.push(page.locks.iter().map(|info| info.lock).collect::<Vec<_>>());
+        after = page.through;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages, [&locks[..2], &locks[2..4], &locks[4..]]);
+    // The lock at which the page ended was released since.
+    let owner = world.state.locks_on(&path("/a")).find(|(id, _)| *id == locks[1]).expect("it waits").1.session;
+    world.write(owner, Write::Unlock { path: path("/a"), lock: locks[1] });
+    world.commit();
+    let page = world.page_after(Some(locks[1]));
+    assert_eq!((page.locks.len(), page.through), (2, Some(locks[3])));
+    world.lessor.config.bounds.rows_max = 3;
+    assert_eq!(world.page_after(Some(locks[1])).through, None, "the page ends with the last lock");
 }
