@@ -47,8 +47,8 @@ impl DriverStep {
 
 /// Why a step with this input drops copies. Inputs that write drop the copies that the write
 /// changes. A timeout drops only copies whose consent was delayed. Other inputs drop copies whose
-/// lease had ended, or whose volume has changed. They can end a delayed consent too: its copies
-/// count among those.
+/// lease had ended, or whose volume has changed. If one of these ends a delayed consent, its copies
+/// are counted as `Expired`, not as `Recalled`.
 pub(super) fn drop_cause(input: &HolderInput) -> MissCause {
     match input {
         HolderInput::Recalled(_) | HolderInput::Timeout { .. } => MissCause::Recalled,

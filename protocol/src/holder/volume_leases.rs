@@ -47,7 +47,8 @@ pub(super) struct OwnVolumeLease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Unreported {
     pub(super) covering: CoveringNumber,
-    /// A renewal that is sent from then on brings the report: the client stays.
+    /// When a renewal that was sent at or after this time is answered with a promise, the holder
+    /// starts the report.
     pub(super) due: Instant,
 }
 
@@ -142,15 +143,17 @@ impl KnownVolume {
 /// Selects the renewals in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum RenewalSelection<'a> {
-    /// The request is about this path. It renews the lease on the path's volume, and leases that
-    /// were last renewed a third of a term ago.
+    /// The request is about this path. It renews the lease on the path's volume, and the leases in
+    /// use that were last renewed at least a third of a term ago.
     OnPath(&'a NodePath),
-    /// The request is about no path. It renews leases that were last renewed a third of a term ago.
+    /// The request is about no path. It renews the leases in use that were last renewed at least a
+    /// third of a term ago.
     Due,
     /// The request renews nothing, because its answer may come after the leases have ended.
     NoRenewal,
-    /// A heartbeat. It renews the leases in use that are renewed ahead, also those that have ended
-    /// on this clock but perhaps not on the server.
+    /// A heartbeat. It renews the leases that the holder renews by messages of their own
+    /// (`renews_ahead`) and that are needed, also those that have ended on this clock but perhaps
+    /// not on the server.
     Ahead,
     /// The request is the first to a leader, or must learn whether a lease still exists. It renews
     /// all leases in use.
@@ -280,7 +283,8 @@ impl KnownVolumes {
             let fits = (may_renew && is_needed) || (self.renewal != RenewalMode::Ahead && may_have_dependents(top));
             chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
         }
-        // The chosen leases are not due when the next request is sent, so that renews the others.
+        // The leases that are due first are chosen. If `is_quick`, they are due later from now on,
+        // so the next request renews the others.
         if chosen.len() > RENEWALS_MAX {
             chosen.sort_unstable();
             chosen.truncate(RENEWALS_MAX);
@@ -308,8 +312,8 @@ impl KnownVolumes {
                 continue;
             }
             let Some(lease) = &mut volume.lease else { continue };
-            // A lease that has ended on this clock, and whose end put the session in jeopardy, may
-            // still exist on the server. Ask for it too.
+            // A lease that has ended on this clock may still exist on the server. If its renewal is
+            // wanted, the holder asks for it too.
             let is_ended_for_good = now >= lease.until && !is_renewal_wanted;
             if now < lease.pace.due || is_ended_for_good {
                 continue;

@@ -32,7 +32,8 @@ impl Lessor {
     /// Whether acquiring a volume lease could extend a lease whose end is proposed: one with nodes
     /// or locks, which an acquisition does not replace. A stream of such requests would move the
     /// horizon before each proposed end, and the lease would never end (T5). It checks all volumes
-    /// at and above the path, because the path's own may be removed first.
+    /// at and above the path, because the nearest volume may be removed before the command is
+    /// applied.
     pub(super) fn may_extend_ending(&self, session: SessionId, path: &NodePath, state: &State) -> bool {
         let tops = std::iter::once(path.clone()).chain(path.ancestors());
         let keys = tops.map(|top| LeaseKey::Volume(session, top));
@@ -208,8 +209,8 @@ impl Lessor {
     }
 
     /// Forgets the object leases in a volume whose borders or settings have changed, because the
-    /// lessor has recalled all copies. If the volume was removed, the leases on it have ended. Else
-    /// its new settings say how to track them.
+    /// lessor has recalled all copies. If the volume was removed, the leases on it have ended.
+    /// Otherwise its new settings say how to track the leases on it.
     pub(super) fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
         let subtree = ObjectSet::Subtree(top.clone());
         for session in self.object_leases.sessions_in(&subtree, self.clock.ending_time()) {
