@@ -1,4 +1,4 @@
-//! What one step of the rules gathers while the driver executes its effects.
+//! What the driver gathers while it executes the effects of one input and of its follow-up inputs.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -10,7 +10,8 @@ use leasehold_protocol::{
 
 use crate::{dropped_copies::MissCause, shared_content::SharedContent};
 
-/// The context of one step: the kind of its input, and the results of its effects.
+/// The context of one input and its follow-up inputs. Each of these is a step of the rules. The
+/// first two fields describe the present step; the others keep the results of effects.
 #[derive(Debug, Default)]
 pub(super) struct DriverStep {
     /// Whether a server answered.

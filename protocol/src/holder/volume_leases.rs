@@ -1,10 +1,14 @@
 //! The known volumes, their leases, and when the leases must be renewed.
 //!
-//! A lease's deadline never moves back (T6). A lease stops counting in one of three ways:
+//! A lease's deadline never moves back (T6). A lease stops counting in one of these ways:
 //!
 //! - its time passes on this clock. If it still exists on the servers, a promise may renew it;
 //! - the server says that it has lapsed;
-//! - the client sends a request for a new lease. That ends the old lease at once.
+//! - the client sends a request for a new lease, and no nodes or locks can depend on the old one.
+//!   The old lease ends at once;
+//! - a server refuses a request for a new lease, and an earlier sending of this request may have
+//!   replaced the old lease;
+//! - the volume no longer exists, or the session has ended.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -49,6 +49,7 @@ pub(super) struct RecallChannel {
     unsent_from: Stamp,
 }
 
+/// A recall to which the session has not consented. A delay notice does not answer it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct UnansweredRecall {
     recall: Recall,
@@ -74,7 +75,7 @@ pub(super) struct NewRecall {
     pub(super) offers_next_values: bool,
 }
 
-/// A recall that the session has answered.
+/// A recall to which the session has consented.
 #[derive(Debug)]
 pub(super) struct AnsweredRecall {
     pub(super) sets: Vec<ObjectSet>,
@@ -196,7 +197,7 @@ impl RecallChannel {
         self.unanswered.get(&stamp).map(|unanswered| (&unanswered.recall.sets[..], unanswered.through))
     }
 
-    /// Records a consent. Returns its recall, or `None` if the recall was answered already (S2).
+    /// Records a consent. Returns its recall, or `None` if the session has already consented (S2).
     pub(super) fn consent(&mut self, stamp: Stamp) -> Option<AnsweredRecall> {
         let UnansweredRecall { recall, since, sent, volumes, .. } = self.unanswered.remove(&stamp)?;
         self.by_sent.remove(&(sent, stamp));
@@ -206,7 +207,7 @@ impl RecallChannel {
         Some(AnsweredRecall { sets: recall.sets, since, volumes: volumes.0 })
     }
 
-    /// Notes why the session delays its consent. A recall that is answered has no delay.
+    /// Notes why the session delays its consent. Does nothing if the session has already consented.
     fn note_delay(&mut self, stamp: Stamp, reason: DelayReason, now: Instant) {
         if let Some(unanswered) = self.unanswered.get_mut(&stamp) {
             unanswered.delay = Unhashed(Some((reason, now)));
@@ -270,7 +271,7 @@ impl RecallChannel {
         overdue.into_iter().filter_map(|stamp| self.resend(stamp, now)).collect()
     }
 
-    /// The recall with this stamp, to send it again. `None` if it is answered.
+    /// The recall with this stamp, to send it again. `None` if the session has consented to it.
     pub(super) fn resend(&mut self, stamp: Stamp, now: Instant) -> Option<Recall> {
         let unanswered = self.unanswered.get_mut(&stamp)?;
         self.by_sent.remove(&(unanswered.sent, stamp));

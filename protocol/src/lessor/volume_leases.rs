@@ -95,8 +95,9 @@ impl Lessor {
     }
 
     /// Answers the read that came along, and counts the request: as a read, or as an acquisition if
-    /// the read needed no answer. `None` if the client must send the read on its own, because it
-    /// waits for a write lease, or because this step has answered enough reads.
+    /// the read needed no answer. `None` if no read came along, or if the client must send the read
+    /// on its own: because it waits for a write lease, because this step has answered enough reads,
+    /// or because the lessor refuses the read.
     fn answer_first_read(
         &mut self,
         session: SessionId,
@@ -131,8 +132,8 @@ impl Lessor {
     }
 
     /// Answers an acquisition for which the earlier lease remained, because nodes or locks depend
-    /// on it. The leader still tracks its copies, and the client validates each before use. If the
-    /// end of the lease is proposed, the client must ask again.
+    /// on it. The leader never stopped tracking its copies, so the client may use them at once. If
+    /// the end of the lease is proposed, the client must ask again.
     pub(super) fn answer_already_acquired(
         &mut self,
         requester: &Requester,
@@ -209,8 +210,9 @@ impl Lessor {
     }
 
     /// Forgets the object leases in a volume whose borders or settings have changed, because the
-    /// lessor has recalled all copies. If the volume was removed, the leases on it have ended.
-    /// Otherwise its new settings say how to track the leases on it.
+    /// lessor has recalled all copies, or has waited until their object leases ended. If the volume
+    /// was removed, the leases on it have ended. Otherwise its new settings say how to track the
+    /// leases on it.
     pub(super) fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
         let subtree = ObjectSet::Subtree(top.clone());
         for session in self.object_leases.sessions_in(&subtree, self.clock.ending_time()) {
