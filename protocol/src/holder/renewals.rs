@@ -63,8 +63,8 @@ impl Holder {
             self.start_owed_report(&promise.volume, now);
         }
         if is_revived {
-            // The lease was over by this clock when the delays were computed, so they left no time
-            // for its renewal.
+            // The lease may have been over by this clock when the delays of consents were computed.
+            // Then they left no time for its renewal.
             self.end_delays(now);
         }
     }

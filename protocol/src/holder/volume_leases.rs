@@ -4,10 +4,10 @@
 //!
 //! - its time passes on this clock. If it still exists on the servers, a promise may renew it;
 //! - the server says that it has lapsed;
-//! - the client sends a request for a new lease, and no nodes or locks can depend on the old one.
-//!   The old lease ends at once;
+//! - the client sends a request for a new lease. The old lease ends at once, unless nodes or locks
+//!   may depend on it;
 //! - a server refuses a request for a new lease, and an earlier sending of this request may have
-//!   replaced the old lease;
+//!   replaced the old lease. Again, a lease stays if nodes or locks may depend on it;
 //! - the volume no longer exists, or the session has ended.
 
 use std::{

@@ -109,8 +109,8 @@ impl Lessor {
     /// The promise starts at the promising clock's present reading, less the time since the
     /// arrival. This may be below the clock's reading at the arrival, because the promising clock
     /// can go back: a commit resets it to the entry's time. That time is the ending clock's, which
-    /// is never ahead of the promising clock. It is still safe: a successor has that entry, and
-    /// starts no earlier (T6).
+    /// is never ahead of the promising clock. The promise is still safe: a successor has that
+    /// entry, and starts no earlier (T6).
     pub(super) fn reach(
         &self,
         key: &LeaseKey,

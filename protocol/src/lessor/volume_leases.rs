@@ -132,8 +132,8 @@ impl Lessor {
     }
 
     /// Answers an acquisition for which the earlier lease remained, because nodes or locks depend
-    /// on it. The leader never stopped tracking its copies, so the client may use them at once. If
-    /// the end of the lease is proposed, the client must ask again.
+    /// on it. The leader never stopped tracking the copies under that lease, so the client may use
+    /// them at once. If the end of the lease is proposed, the client must ask again.
     pub(super) fn answer_already_acquired(
         &mut self,
         requester: &Requester,
