@@ -4,10 +4,8 @@
 //!
 //! - its time passes on this clock. If it still exists on the servers, a promise may renew it;
 //! - the server says that it has lapsed;
-//! - the client sends a request for a new lease. The old lease ends at once, unless nodes or locks
-//!   may depend on it;
-//! - a server refuses a request for a new lease, and an earlier sending of this request may have
-//!   replaced the old lease. Again, a lease stays if nodes or locks may depend on it;
+//! - the client sends a request for a new lease, or a server refuses one that was sent before.
+//!   The old lease ends at once, unless nodes or locks may depend on it;
 //! - the volume no longer exists, or the session has ended.
 
 use std::{
@@ -51,8 +49,7 @@ pub(super) struct OwnVolumeLease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Unreported {
     pub(super) covering: CoveringNumber,
-    /// When a renewal that was sent at or after this time is answered with a promise, the holder
-    /// starts the report.
+    /// A renewal sent at or after this time starts the report, when a promise answers it.
     pub(super) due: Instant,
 }
 
@@ -147,17 +144,15 @@ impl KnownVolume {
 /// Selects the renewals in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum RenewalSelection<'a> {
-    /// The request is about this path. It renews the lease on the path's volume, and the leases in
-    /// use that were last renewed at least a third of a term ago.
+    /// The request is about this path. It renews the lease on its volume, and those of `Due`.
     OnPath(&'a NodePath),
     /// The request is about no path. It renews the leases in use that were last renewed at least a
     /// third of a term ago.
     Due,
     /// The request renews nothing, because its answer may come after the leases have ended.
     NoRenewal,
-    /// A heartbeat. It renews the leases that the holder renews by messages of their own
-    /// (`renews_ahead`) and that are needed, also those that have ended on this clock but perhaps
-    /// not on the server.
+    /// A heartbeat. It renews the needed leases that are renewed ahead (`renews_ahead`), also those
+    /// that have ended on this clock but perhaps not on the server.
     Ahead,
     /// The request is the first to a leader, or must learn whether a lease still exists. It renews
     /// all leases in use.
@@ -316,8 +311,7 @@ impl KnownVolumes {
                 continue;
             }
             let Some(lease) = &mut volume.lease else { continue };
-            // A lease that has ended on this clock may still exist on the server. If its renewal is
-            // wanted, the holder asks for it too.
+            // A lease that has ended here may still exist on the server: ask, if that is wanted.
             let is_ended_for_good = now >= lease.until && !is_renewal_wanted;
             if now < lease.pace.due || is_ended_for_good {
                 continue;
