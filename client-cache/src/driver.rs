@@ -1,9 +1,9 @@
 //! The shell around the rules: executes the effects of the [`Holder`], and decides nothing.
 //!
 //! Each step and its effects run in order under one lock, [`Driver::core`]. So the driver drops a
-//! copy before it sends the consent. Checking a grant's epoch and installing its copy are one
-//! atomic step together, and registering is another (S4 in docs/PROTOCOL.md). No task awaits under
-//! the lock, and readers of cached copies do not take it.
+//! copy before it sends the consent. One step checks a grant's epoch and installs its copy.
+//! Registering with a leader is a step too, so it never comes between these two (S4 in
+//! docs/PROTOCOL.md). No task awaits under the lock, and readers of cached copies do not take it.
 
 mod housekeeping;
 mod key_leases;

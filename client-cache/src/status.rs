@@ -31,8 +31,9 @@ pub enum ConnectionState {
         /// The session that the leader knows.
         session: SessionId,
     },
-    /// Leases have ended on this client's clock, because no server answered in time. Reads under
-    /// them go to a server. The session may still exist.
+    /// Leases have ended on this client's clock, because no server renewed them in time: no server
+    /// answered, or the leader had no quorum and could not promise enough. Reads under them go to a
+    /// server. The session may still exist.
     ///
     /// If the lease of another volume ends later, this state is reported again, with that volume.
     Jeopardy {

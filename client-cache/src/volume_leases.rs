@@ -5,8 +5,8 @@
 //! [`VolumeLeaseCell`]. So one store is enough for a renewal, for the end of a lease, and for a
 //! revival. A reader cannot see half of a change.
 //!
-//! Readers write only the `used` flag, and only if it is not set: a few times in a term. The
-//! counters of the volume are in an allocation of their own.
+//! In the cell, readers write only the `used` flag, and only if it is not set: a few times in a
+//! term. The counters of the volume are in an allocation of their own.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -1,4 +1,4 @@
-//! What one step of the rules gathers while the driver executes its effects.
+//! What the driver gathers while it executes the effects of one input and of its follow-up inputs.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -10,7 +10,8 @@ use leasehold_protocol::{
 
 use crate::{dropped_copies::MissCause, shared_content::SharedContent};
 
-/// The context of one step: the kind of its input, and the results of its effects.
+/// The context of one input and its follow-up inputs. Each of these is a step of the rules. The
+/// first two fields describe the present step; the others keep the results of effects.
 #[derive(Debug, Default)]
 pub(super) struct DriverStep {
     /// Whether a server answered.
@@ -47,8 +48,8 @@ impl DriverStep {
 
 /// Why a step with this input drops copies. Inputs that write drop the copies that the write
 /// changes. A timeout drops only copies whose consent was delayed. Other inputs drop copies whose
-/// lease had ended, or whose volume has changed. They can end a delayed consent too: its copies
-/// count among those.
+/// lease had ended, or whose volume has changed. If one of these ends a delayed consent, its copies
+/// are counted as `Expired`, not as `Recalled`.
 pub(super) fn drop_cause(input: &HolderInput) -> MissCause {
     match input {
         HolderInput::Recalled(_) | HolderInput::Timeout { .. } => MissCause::Recalled,

@@ -5,12 +5,13 @@
 //! overtakes each grant that is still in flight (S4). And the copy is used only while both its
 //! leases hold (S1).
 //!
-//! While a recall is unanswered, no volume lease of the session lasts longer than a term after it
-//! (S5). So the delay is at most half of what remains of the session's shortest lease.
+//! An unanswered recall shortens the promises on all volume leases of the session: none lasts
+//! longer than a term after the recall (S5). So the delay is at most half of the shortest remaining
+//! time. The other half is kept for the consent and a renewal.
 //!
 //! The holder consents at once in these cases: it has no usable copy; the recall names a subtree;
-//! the numbers of recalls have a gap; a write of this client is unanswered; a volume lease with
-//! nodes or locks has ended by this clock; or consents for
+//! the numbers of recalls have a gap; a write of this client is sent and unanswered, and was not
+//! cancelled; a volume lease with nodes or locks has ended by this clock; or consents for
 //! [`HolderBounds::delayed_consents_max`](super::HolderBounds::delayed_consents_max) objects are
 //! delayed already.
 //!
@@ -29,7 +30,7 @@ use crate::{
     time::Instant,
 };
 
-/// One request brings all consents that are due within the configured delay, divided by this.
+/// One request brings all consents that are due within an eighth of the configured delay.
 const NEARLY: u32 = 8;
 
 /// A recall without a consent yet.

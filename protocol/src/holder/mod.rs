@@ -223,7 +223,8 @@ impl Holder {
     /// When the driver must send [`HolderInput::Timeout`] at the latest. `None` if nothing has a
     /// deadline.
     ///
-    /// After a timeout at this time, the next deadline is later.
+    /// After a timeout at this time, the next deadline is later, unless more volume leases are due
+    /// than one request can renew (`RENEWALS_MAX`).
     pub fn next_deadline(&self) -> Option<Instant> {
         let has_leader = self.link == LinkState::Registered;
         let deadlines = [

@@ -3,7 +3,7 @@
 //! `accept_grant` implements S4. It accepts a grant only from the leader that the session has
 //! registered with, and only under the present volume lease. It refuses a grant that was overtaken.
 //! A recall, a return or a write of this client (S2w) can overtake a grant: `recalls.rs` remembers
-//! these. So can a new incarnation of the volume lease: its stamp tells.
+//! these. A new volume lease overtakes a grant too: a grant must have a later stamp than the lease.
 
 use std::sync::Arc;
 

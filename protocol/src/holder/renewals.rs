@@ -63,7 +63,8 @@ impl Holder {
             self.start_owed_report(&promise.volume, now);
         }
         if is_revived {
-            // The delays did not count this lease.
+            // The lease may have been over by this clock when the delays of consents were computed.
+            // Then they left no time for its renewal.
             self.end_delays(now);
         }
     }
@@ -78,7 +79,8 @@ impl Holder {
         self.ask_to_drop(copies);
     }
 
-    /// Handles a lapse: the lease has ended. Its copies stay, and are validated before use.
+    /// Handles a lapse: the lease has ended. Its copies stay. The client may use one again after a
+    /// revival, or after it has validated the copy.
     pub(super) fn lapsed(&mut self, lapse: &Lapse) {
         let Some(volume) = self.volumes.get_mut(&lapse.volume) else { return };
         if volume.lease.as_ref().is_some_and(|lease| lease.incarnation == lapse.incarnation) {

@@ -56,8 +56,9 @@ pub struct VolumeValidity {
 
 impl VolumeValidity {
     /// Until when the volume permits the use of copies granted under `incarnation` (S1). If they
-    /// must be validated first, this is [`Instant::ZERO`]. It depends on the volume and not on the
-    /// single copy. So a cache can publish this one number to its readers with a single store.
+    /// must be validated first, this is [`Instant::ZERO`]. It is the same for all copies that were
+    /// granted under one volume lease. So a cache can publish this one number to its readers with a
+    /// single store.
     #[inline]
     pub fn until_for(&self, incarnation: Incarnation) -> Instant {
         if incarnation >= self.since { self.until } else { Instant::ZERO }

@@ -1,10 +1,12 @@
 //! The known volumes, their leases, and when the leases must be renewed.
 //!
-//! A lease's deadline never moves back (T6). A lease stops counting in one of three ways:
+//! A lease's deadline never moves back (T6). A lease stops counting in one of these ways:
 //!
 //! - its time passes on this clock. If it still exists on the servers, a promise may renew it;
 //! - the server says that it has lapsed;
-//! - the client sends a request for a new lease. That ends the old lease at once.
+//! - the client sends a request for a new lease, or a server refuses one that was sent before.
+//!   The old lease ends at once, unless nodes or locks may depend on it;
+//! - the volume no longer exists, or the session has ended.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,7 +49,7 @@ pub(super) struct OwnVolumeLease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Unreported {
     pub(super) covering: CoveringNumber,
-    /// A renewal that is sent from then on brings the report: the client stays.
+    /// A renewal sent at or after this time starts the report, when a promise answers it.
     pub(super) due: Instant,
 }
 
@@ -142,15 +144,15 @@ impl KnownVolume {
 /// Selects the renewals in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum RenewalSelection<'a> {
-    /// The request is about this path. It renews the lease on the path's volume, and leases that
-    /// were last renewed a third of a term ago.
+    /// The request is about this path. It renews the lease on its volume, and those of `Due`.
     OnPath(&'a NodePath),
-    /// The request is about no path. It renews leases that were last renewed a third of a term ago.
+    /// The request is about no path. It renews the leases in use that were last renewed at least a
+    /// third of a term ago.
     Due,
     /// The request renews nothing, because its answer may come after the leases have ended.
     NoRenewal,
-    /// A heartbeat. It renews the leases in use that are renewed ahead, also those that have ended
-    /// on this clock but perhaps not on the server.
+    /// A heartbeat. It renews the needed leases that are renewed ahead (`renews_ahead`), also those
+    /// that have ended on this clock but perhaps not on the server.
     Ahead,
     /// The request is the first to a leader, or must learn whether a lease still exists. It renews
     /// all leases in use.
@@ -280,7 +282,8 @@ impl KnownVolumes {
             let fits = (may_renew && is_needed) || (self.renewal != RenewalMode::Ahead && may_have_dependents(top));
             chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
         }
-        // The chosen leases are not due when the next request is sent, so that renews the others.
+        // The leases that are due first are chosen. If `is_quick`, they are due later from now on,
+        // so the next request renews the others.
         if chosen.len() > RENEWALS_MAX {
             chosen.sort_unstable();
             chosen.truncate(RENEWALS_MAX);
@@ -308,8 +311,7 @@ impl KnownVolumes {
                 continue;
             }
             let Some(lease) = &mut volume.lease else { continue };
-            // A lease that has ended on this clock, and whose end put the session in jeopardy, may
-            // still exist on the server. Ask for it too.
+            // A lease that has ended here may still exist on the server: ask, if that is wanted.
             let is_ended_for_good = now >= lease.until && !is_renewal_wanted;
             if now < lease.pace.due || is_ended_for_good {
                 continue;

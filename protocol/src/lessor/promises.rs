@@ -35,7 +35,7 @@ pub(super) struct PromiseReach {
 
 impl Lessor {
     /// Renews in memory the volume leases that a request names, when it arrives. `is_alone` says
-    /// whether the request is only for renewals.
+    /// whether the request is a heartbeat.
     pub(super) fn renew_all(
         &mut self,
         session: SessionId,
@@ -107,9 +107,10 @@ impl Lessor {
     /// an entry of the epoch is committed.
     ///
     /// The promise starts at the promising clock's present reading, less the time since the
-    /// arrival. This may be below the clock's reading at the arrival. An entry has the time of the
-    /// ending clock, which is never ahead, so a commit can only set the promising clock back. It is
-    /// still safe: a successor has that entry, and starts no earlier (T6).
+    /// arrival. This may be below the clock's reading at the arrival, because the promising clock
+    /// can go back: a commit resets it to the entry's time. That time is the ending clock's, which
+    /// is never ahead of the promising clock. The promise is still safe: a successor has that
+    /// entry, and starts no earlier (T6).
     pub(super) fn reach(
         &self,
         key: &LeaseKey,

@@ -42,16 +42,19 @@ pub(super) struct RecallChannel {
     unanswered: BTreeMap<Stamp, UnansweredRecall>,
     /// The sets of the unanswered recalls. Single objects come before subtrees.
     by_set: BTreeSet<(ObjectSet, Stamp)>,
-    /// The unanswered recalls, by the time when each was last sent.
+    /// The unanswered recalls, by the time when each was last sent. For a recall that was never
+    /// sent, this is the time when it was made.
     by_sent: BTreeSet<(Instant, Stamp)>,
     /// The unanswered recalls from this stamp on were not sent since the latest registration.
     unsent_from: Stamp,
 }
 
+/// A recall to which the session has not consented. A delay notice does not answer it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct UnansweredRecall {
     recall: Recall,
-    /// The newest write lease when the recall was made: it does not recall later write leases.
+    /// The newest write lease that existed when the recall was made. The recall does not cover
+    /// write leases that began later.
     through: WriteLeaseId,
     since: Instant,
     sent: Instant,
@@ -72,7 +75,7 @@ pub(super) struct NewRecall {
     pub(super) offers_next_values: bool,
 }
 
-/// A recall that the session has answered.
+/// A recall to which the session has consented.
 #[derive(Debug)]
 pub(super) struct AnsweredRecall {
     pub(super) sets: Vec<ObjectSet>,
@@ -99,8 +102,8 @@ impl RecallChannel {
     }
 
     /// Recalls the sets from the session. Returns no recall to send while the session is not
-    /// registered, or while earlier recalls were not sent. The client would see a gap in the
-    /// numbers, and drop all its copies (S5).
+    /// registered, or while earlier recalls are unsent. If the lessor sent this one first, the
+    /// client would see a gap in the numbers, and drop all its copies (S5).
     fn recall(
         &mut self,
         session: SessionId,
@@ -142,8 +145,9 @@ impl RecallChannel {
         unsent.into_iter().filter_map(|stamp| self.resend(stamp, now)).collect()
     }
 
-    /// The oldest unanswered recall that is later than the last grant and includes all the sets. It
-    /// examines only the first [`CANDIDATES_MAX`] recalls of the set with the fewest recalls.
+    /// The oldest unanswered recall that is later than the last grant and includes all the sets.
+    /// For each set, it takes up to [`CANDIDATES_MAX`] recalls that include the set. It searches
+    /// the shortest of these lists for a recall that includes all sets.
     fn unanswered_recall_of(&self, epoch: Epoch, sets: &[ObjectSet]) -> Option<Stamp> {
         let mut fewest: Option<Vec<Stamp>> = None;
         for set in sets {
@@ -193,7 +197,7 @@ impl RecallChannel {
         self.unanswered.get(&stamp).map(|unanswered| (&unanswered.recall.sets[..], unanswered.through))
     }
 
-    /// Records a consent. Returns its recall, or `None` if the recall was answered already (S2).
+    /// Records a consent. Returns its recall, or `None` if the session has already consented (S2).
     pub(super) fn consent(&mut self, stamp: Stamp) -> Option<AnsweredRecall> {
         let UnansweredRecall { recall, since, sent, volumes, .. } = self.unanswered.remove(&stamp)?;
         self.by_sent.remove(&(sent, stamp));
@@ -203,15 +207,15 @@ impl RecallChannel {
         Some(AnsweredRecall { sets: recall.sets, since, volumes: volumes.0 })
     }
 
-    /// Notes why the session delays its consent. A recall that is answered has no delay.
+    /// Notes why the session delays its consent. Does nothing if the session has already consented.
     fn note_delay(&mut self, stamp: Stamp, reason: DelayReason, now: Instant) {
         if let Some(unanswered) = self.unanswered.get_mut(&stamp) {
             unanswered.delay = Unhashed(Some((reason, now)));
         }
     }
 
-    /// Why the session delays its consent, as it said last. The time that it named has run since
-    /// then.
+    /// The reason in the session's last delay notice. `at_most` is what remains of the time that
+    /// the notice named.
     pub(super) fn delay(&self, stamp: Stamp, now: Instant) -> Option<DelayReason> {
         let (reason, noted) = self.unanswered.get(&stamp)?.delay.0?;
         Some(match reason {
@@ -221,7 +225,7 @@ impl RecallChannel {
     }
 
     /// Records a registration of the session. No recall was sent on its connection yet. Returns
-    /// false unless the number is higher than all earlier ones: then the request came late, on a
+    /// true if the number is higher than all earlier ones. If not, the request came late, on a
     /// connection that the client has left.
     pub(super) fn register(&mut self, registration: u64) -> bool {
         let is_later = self.registration.is_none_or(|last| last < registration);
@@ -240,16 +244,18 @@ impl RecallChannel {
     }
 
     /// The unanswered recalls to send now, in the order of stamps: those that were not sent since
-    /// the latest registration. If there are none, those last sent at least `after` ago. If there
-    /// are more than `most` of these, it takes those sent longest ago.
+    /// the latest registration. If there are none, or if there is no room for them, those last sent
+    /// at least `after` ago. Of these it takes at most `most`: those sent longest ago or, while
+    /// recalls are unsent, those with the lowest stamps.
     fn due(&mut self, now: Instant, after: Duration, most: usize) -> Vec<Recall> {
         if self.registration.is_none() {
             return Vec::new();
         }
         let is_overdue = |sent: Instant| now.since(sent) >= after;
         let mut overdue: Vec<Stamp> = if self.has_unsent() {
-            // At most `most` are unanswered at a time: the server's queue is bounded, and a recall
-            // that it drops is a gap.
+            // It sends unsent recalls only while fewer than `most` sent ones are unanswered. The
+            // server drops recalls that do not fit into its queue, and the client sees each drop as
+            // a gap.
             let sent = self.unanswered.range(..self.unsent_from).take(most).counted();
             let sent: Vec<(Stamp, Instant)> = sent.map(|(stamp, unanswered)| (*stamp, unanswered.sent)).collect();
             let unsent = self.take_unsent(most - sent.len(), now);
@@ -265,7 +271,7 @@ impl RecallChannel {
         overdue.into_iter().filter_map(|stamp| self.resend(stamp, now)).collect()
     }
 
-    /// The recall with this stamp, to send it again. `None` if it is answered.
+    /// The recall with this stamp, to send it again. `None` if the session has consented to it.
     pub(super) fn resend(&mut self, stamp: Stamp, now: Instant) -> Option<Recall> {
         let unanswered = self.unanswered.get_mut(&stamp)?;
         self.by_sent.remove(&(unanswered.sent, stamp));

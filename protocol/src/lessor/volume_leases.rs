@@ -32,7 +32,8 @@ impl Lessor {
     /// Whether acquiring a volume lease could extend a lease whose end is proposed: one with nodes
     /// or locks, which an acquisition does not replace. A stream of such requests would move the
     /// horizon before each proposed end, and the lease would never end (T5). It checks all volumes
-    /// at and above the path, because the path's own may be removed first.
+    /// at and above the path, because the nearest volume may be removed before the command is
+    /// applied.
     pub(super) fn may_extend_ending(&self, session: SessionId, path: &NodePath, state: &State) -> bool {
         let tops = std::iter::once(path.clone()).chain(path.ancestors());
         let keys = tops.map(|top| LeaseKey::Volume(session, top));
@@ -94,8 +95,9 @@ impl Lessor {
     }
 
     /// Answers the read that came along, and counts the request: as a read, or as an acquisition if
-    /// the read needed no answer. `None` if the client must send the read on its own, because it
-    /// waits for a write lease, or because this step has answered enough reads.
+    /// the read needed no answer. `None` if no read came along, or if the client must send the read
+    /// on its own: because it waits for a write lease, because this step has answered enough reads,
+    /// or because the lessor refuses the read.
     fn answer_first_read(
         &mut self,
         session: SessionId,
@@ -130,8 +132,8 @@ impl Lessor {
     }
 
     /// Answers an acquisition for which the earlier lease remained, because nodes or locks depend
-    /// on it. The leader still tracks its copies, and the client validates each before use. If the
-    /// end of the lease is proposed, the client must ask again.
+    /// on it. The leader never stopped tracking the copies under that lease, so the client may use
+    /// them at once. If the end of the lease is proposed, the client must ask again.
     pub(super) fn answer_already_acquired(
         &mut self,
         requester: &Requester,
@@ -208,8 +210,9 @@ impl Lessor {
     }
 
     /// Forgets the object leases in a volume whose borders or settings have changed, because the
-    /// lessor has recalled all copies. If the volume was removed, the leases on it have ended. Else
-    /// its new settings say how to track them.
+    /// lessor has recalled all copies, or has waited until their object leases ended. If the volume
+    /// was removed, the leases on it have ended. Otherwise its new settings say how to track the
+    /// leases on it.
     pub(super) fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
         let subtree = ObjectSet::Subtree(top.clone());
         for session in self.object_leases.sessions_in(&subtree, self.clock.ending_time()) {

@@ -80,7 +80,9 @@ pub struct AcquiredVolume {
 /// Which copies become valid again after their volume lease ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Revival {
-    /// None. The client validates each copy before it uses it.
+    /// No copies of earlier volume leases: the client validates each before it uses it. If the
+    /// server has extended a lease that the client had ended, the client may use the copies under
+    /// that lease at once, because the leader never stopped tracking them.
     None,
     /// All copies whose object leases still hold, except for copies of `changed`. From now on, the
     /// lessor tracks the session as covering.

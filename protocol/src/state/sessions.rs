@@ -1,9 +1,9 @@
 //! Sessions: the identities of clients, and the remembered outcomes of their writes (S9 in
 //! docs/PROTOCOL.md).
 //!
-//! The window of remembered outcomes moves only when a write is applied. Until then, the client may
-//! have got the answers to all writes in the window. So the window first moves to the command's own
-//! `unanswered_from`. Only then is the command's number compared with it.
+//! The window of remembered outcomes moves only when a write is applied. So the stored window can
+//! be behind the client: the number of the client's next write may lie beyond it. Therefore the
+//! window first moves to the command's `unanswered_from`, and then the number is compared with it.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -171,9 +171,9 @@ fn volume_lease_holder(lease: &LeaseKey) -> Option<(&NodePath, SessionId)> {
 
 /// The nearest volume at or above the path.
 ///
-/// Volumes at and above a path sort before what is below it. So the last volume up to the path is
-/// the nearest, unless it is beside the path. Usually this takes one look-up, and at most one for
-/// each component.
+/// Volumes at and above the path sort before the path's descendants. So the last volume that does
+/// not sort after the path is the nearest, or lies beside the path. Usually this takes one look-up,
+/// and at most one for each component.
 pub(super) fn volume_of<'a>(
     volumes: &'a BTreeMap<NodePath, VolumeRecord>,
     path: &NodePath,
@@ -186,7 +186,8 @@ pub(super) fn volume_of<'a>(
         if top.contains(path) {
             return (top, volume);
         }
-        // This volume is beside the path. Those above the path begin with no more than both have.
+        // This volume lies beside the path. A volume above the path is a prefix of the path, and no
+        // longer than what the path and this volume have in common.
         let common = top.as_str().bytes().zip(text.bytes()).take_while(|(one, other)| one == other).count();
         text = match text.as_bytes()[..=common].iter().rposition(|byte| *byte == b'/') {
             Some(end) if end > 0 => &text[..end],

@@ -314,12 +314,12 @@ impl Lessor {
     }
 
     /// Proposes the writes that are ready, in their order, and those that become ready then.
-    /// `waited` is the event that ended the wait of the former; None if they did not wait.
+    /// `waited` is what ended the wait of the writes in `ready`; None if they did not wait.
     pub(in crate::lessor) fn propose_ready(&mut self, ready: Vec<PendingWriteId>, waited: Option<WaitEnd>) {
         let mut ready: BTreeMap<PendingWriteId, Option<WaitEnd>> = ready.into_iter().map(|id| (id, waited)).collect();
         while let Some((next, waited)) = ready.pop_first() {
             let Some(pending) = self.writes.get(next).filter(|pending| pending.is_ready()) else { continue };
-            // Its first wait counts, if it gathers consents for a second time.
+            // A write that gathers consents again is counted only with its first wait.
             let counted_in = pending.counted_in.0.as_ref().filter(|_| !pending.was_uncovered);
             if let (Some(end), Some(volume)) = (waited, counted_in) {
                 self.counters.0.note_wait(volume, end, self.clock.now().since(pending.since));

@@ -1,10 +1,10 @@
 //! Gathers consents for a pending write (S2). It finds the sessions that may hold copies of the
 //! changed objects, and the sets to recall from each.
 //!
-//! For each object of the write, the lessor recalls a set that includes the object from each
-//! session that may hold it. The exception is a writer that dropped the set itself, and was granted
-//! nothing in it since (S2w). A recall may name more than the write covers: the holder then drops
-//! more. A recall of a subtree may go even to a writer that dropped every copy.
+//! From each session that may hold an object of the write, the lessor recalls a set that includes
+//! this object. The exception is a writer that dropped the set itself, and was granted nothing in
+//! it since (S2w). A recall may name more than the write covers: the holder then drops more. A
+//! recall of a subtree may go even to a writer that dropped every copy.
 //!
 //! A *claim* is one set and one session that may hold an object of it. While the claims are few,
 //! the recalls name each set. But one write, such as a purge of the nodes of many leases, can have
@@ -39,9 +39,9 @@ use super::{
 pub(in crate::lessor) struct RecallPlan {
     pub(in crate::lessor) sets: BTreeSet<ObjectSet>,
     leases: BTreeMap<NodePath, Incarnation>,
-    /// When the last object lease ends, if that is known for all copies (`is_bounded_by_volume` is
-    /// false). If the leader tracks no objects in a volume whose writes recall, only the ends of
-    /// its volume leases bound the wait.
+    /// When the last of the object leases ends. Only used if this is known for all copies
+    /// (`is_bounded_by_volume` is false). If the leader tracks no objects in a volume whose writes
+    /// recall, only the end of the volume lease bounds the wait.
     expires_at: Option<ClusterTime>,
     is_bounded_by_volume: bool,
     /// Whether the session must be asked. False if all its sets are in volumes whose writes send no
@@ -76,8 +76,9 @@ pub(in crate::lessor) struct RecallPlans {
     pub(in crate::lessor) by_session: BTreeMap<SessionId, RecallPlan>,
     writer: Option<WriterCopies>,
     /// The volumes whose writes send no recall ([`OnWrite::Wait`]), each with the time at which
-    /// every object lease in it that exists now has ended. No object of the write is leased
-    /// meanwhile (S3), so no lease on one lasts longer, whoever granted it.
+    /// every object lease in it that exists now has ended. The lessor grants no lease on the
+    /// write's objects meanwhile (S3). So every object lease on them has ended by then, also those
+    /// that an earlier leader granted.
     waited_out: BTreeMap<NodePath, ClusterTime>,
 }
 
@@ -113,9 +114,10 @@ impl Lessor {
         let Some(pending) = self.writes.get_mut(write_id) else { return };
         pending.gathered_at = cx.state.revision();
         let (footprint, leases) = (pending.footprint.clone(), pending.purged_leases().clone());
-        // A purge recalls, because few purges gather at a time in its volumes, and a slow one holds
-        // up the others. So does a write that lacked consents: to wait twice would take longer than
-        // a volume term, also for the writes behind it.
+        // A purge recalls even in volumes with `OnWrite::Wait`. Only a few purges gather at a time
+        // in its volumes, so a slow one would hold up the others. A write that lacked consents
+        // recalls too: to wait twice would take longer than a volume term, also for the writes
+        // behind it.
         let may_wait = pending.client_write().is_some() && !pending.was_uncovered;
         let writer = |request: &ClientWrite| WriterCopies {
             session: request.session,

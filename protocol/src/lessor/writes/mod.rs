@@ -6,10 +6,10 @@
 //! that shares an object is proposed. The log preserves the order, so the next write need not wait
 //! for the commit.
 //!
-//! [`PendingWrites`] owns the writes, and changes the tables together that say how they wait. Each
-//! table is in a file of its own: `queues` by object, `revocations` by lease, `behind` by the write
-//! that others wait for, and `waits` by consent. `arrival`, `gathering` and `outcome` are the
-//! stages of a write in the lessor.
+//! [`PendingWrites`] owns the writes, and keeps in step the tables that say what each write waits
+//! for. Each table is in a file of its own: `queues` by object, `revocations` by lease, `behind` by
+//! the write that others wait for, and `waits` by consent. `arrival`, `gathering` and `outcome` are
+//! the stages of a write in the lessor.
 
 pub(super) mod arrival;
 mod behind;
@@ -301,8 +301,9 @@ impl PendingWrites {
         self.last
     }
 
-    /// The objects of a subtree in footprints of pending writes, and the subtrees below lists from
-    /// which they remove nodes of leases. A returning session must not revive copies of these (S7).
+    /// The objects and subtrees in footprints of pending writes that overlap `within`. Also, for
+    /// each list in `within` from which a pending write removes nodes of leases, the subtree below
+    /// that list. A returning session must not revive copies of these (S7).
     pub(super) fn footprints_within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
         self.queues.within(within)
     }
@@ -336,8 +337,8 @@ impl PendingWrites {
     }
 
     /// Lets a write that attaches nodes to these leases wait for the last earlier revocation or
-    /// purge of each. When that no longer blocks it, it waits for the last one that still does
-    /// (S7b).
+    /// purge of each. When this revocation or purge no longer blocks the write, the write waits for
+    /// the last earlier one that still blocks (S7b).
     fn block_on_revocations(&mut self, write_id: PendingWriteId, attaching: &BTreeSet<Incarnation>) {
         for lease in attaching.iter().counted() {
             if let Some(other) = self.revocations.last_of(*lease, write_id) {

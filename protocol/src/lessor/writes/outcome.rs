@@ -136,10 +136,10 @@ impl Lessor {
     }
 
     /// Answers all requesters. After a put, one of them may get a lease on the node's data, so that
-    /// its next read is a hit. It sent its request before any later epoch began, because the write
-    /// was proposed after that, and is committed. So a later leader counts no lease as ended that
-    /// this one grants. After a transaction there is no lease, because the lessor does not know
-    /// which objects the writer will read.
+    /// its next read is a hit. The write was proposed after this request arrived, and was committed
+    /// in this epoch. So the request was sent before any later epoch began, and a later leader
+    /// counts no lease as ended that this one grants. After a transaction there is no lease,
+    /// because the lessor does not know which objects the writer will read.
     pub(in crate::lessor) fn answer_write(
         &mut self,
         request: ClientWrite,
@@ -191,8 +191,8 @@ impl Lessor {
         let begins_write_lease = grants && matches!(write, Write::TakeWriteLease { .. });
         let stamp = if begins_write_lease { self.grant_stamp(session) } else { self.stamp(session) };
         // The lessor answers after the whole entry is applied. A later revocation or purge of the
-        // same entry may have removed the node. `grant` would miss it, because it finds it by the
-        // node's attachment.
+        // same entry may have removed the node. `grant` would not notice: it recognizes a removal
+        // by the node's attachment, and the node is already gone.
         let is_still_there =
             |path: &NodePath| cx.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
         let grant = match write {

@@ -1,7 +1,7 @@
 //! A pending write: what it changes, what it waits for, and who gets its answer (S2, S3, S7b).
 //!
-//! Owns the parts of one write. Guarantees that its size includes its present footprint. Does not
-//! know other writes, except by their numbers.
+//! Owns the parts of one write. Guarantees that `bytes` always counts the current footprint and
+//! waits. Does not know other writes, except by their numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,8 +58,9 @@ pub(in crate::lessor) struct PendingWrite {
     /// this write, attaches nodes to one of its `purged_leases`, or revokes one of them too.
     pub(super) ahead: BTreeSet<PendingWriteId>,
     /// For each of its `attaching_leases`: the last earlier revocation or purge. The write waits
-    /// until that is proposed, or, if it `was_uncovered`, until it ends. Otherwise a stream of such
-    /// writes could make a revocation gather consents for ever (S7b).
+    /// until the revocation is proposed. If the revocation `was_uncovered`, the write waits until
+    /// the revocation ends. Otherwise a stream of such writes could make a revocation gather
+    /// consents for ever (S7b).
     pub(super) revocations_ahead: BTreeSet<PendingWriteId>,
     /// The volume in whose counters it counts. None for a purge.
     pub(super) counted_in: Unhashed<Option<NodePath>>,
@@ -87,8 +88,9 @@ pub(in crate::lessor) struct ClientWrite {
     pub(in crate::lessor) revoked: Option<LeaseId>,
     /// The requests that wait for the answer: more than one if it was sent again.
     pub(in crate::lessor) requesters: Vec<Requester>,
-    /// The last of them that arrived before the write was proposed. Only that one may get a lease
-    /// with the answer. A later one may have come to a leader that has been replaced (S6, S9).
+    /// The last of them that arrived before the write was proposed. With the answer to a put, only
+    /// that one may get an object lease. A later request may have been sent after a new epoch
+    /// began. The new leader may already count a lease from this one as ended (S6, S9).
     pub(in crate::lessor) grants_to: RequestId,
     /// The copies that the writer dropped when it last sent the write, and the highest stamp that
     /// it had seen (S2w).

@@ -116,8 +116,9 @@ impl WriteQueues {
         queues.filter_map(|queue| queue.all.first().copied()).min()
     }
 
-    /// The objects of a subtree in footprints of pending writes, and the subtrees below the lists
-    /// of `emptied`.
+    /// The objects and subtrees in footprints of pending writes that overlap `within`. Also, for
+    /// each list in `within` from which a pending write removes nodes of leases, the subtree below
+    /// that list.
     pub(super) fn within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
         let objects = self.objects_in(within).map(|(object, _)| ObjectSet::One(object.clone()));
         let above = self.tops_above(within.path()).map(|(top, _)| top);
