@@ -75,3 +75,23 @@ fn write_behind_one_given_up_goes_on() {
     assert!(matches!(written, Answer::Written { .. }), "{written:?}");
     assert_eq!(world.state.node(&path("/b")).map(|node| node.version), Some(2));
 }
+
+#[test]
+fn write_behind_one_given_up_still_waits_for_those_ahead() {
+    let mut world = World::new();
+    let [first, second, third] = [(); 3].map(|()| world.session());
+    world.write(first, put("/a", b"0"));
+    world.commit();
+    let (reader, _) = world.holder(&data("/b"));
+    let then = ["/a", "/b"].map(|node| Operation::put(path(node), "1")).to_vec();
+    let both = Write::Transaction(Transaction { then, ..Transaction::new() });
+    let recall = recalls(&world.write(first, both)).remove(0);
+    // These two wait for the transaction alone, because nobody has a copy of `/a`.
+    world.write(second, put("/a", b"2"));
+    world.write(third, put("/a", b"3"));
+    put_and_give_up_earlier(&mut world, second);
+    assert!(!world.lessor.has_proposal(), "the third write passes the transaction");
+    world.step(LessorInput::Consent(Consent { session: reader, stamp: recall.stamp }));
+    world.commit();
+    assert_eq!(world.state.node(&path("/a")).map(|node| node.version), Some(4));
+}

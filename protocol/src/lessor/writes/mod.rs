@@ -141,7 +141,7 @@ impl PendingWrites {
     /// Objects that it no longer has may be leased again. Returns the writes that became ready.
     pub(super) fn set_footprint(&mut self, write_id: PendingWriteId, footprint: Vec<ObjectSet>) -> Vec<PendingWriteId> {
         self.leave_queues(write_id);
-        let ready = self.release_behind(write_id);
+        let ready = self.release_behind(write_id, false);
         if let Some(pending) = self.pending.get_mut(&write_id) {
             self.bytes -= pending.bytes;
             pending.set_footprint(footprint);
@@ -171,22 +171,22 @@ impl PendingWrites {
             self.queues.proposed(write_id, &pending.footprint);
             self.revocations.proposed(write_id, pending);
         }
-        let mut ready = self.release_behind(write_id);
-        if self.pending.get(&write_id).is_some_and(|pending| !pending.blocks_attaching()) {
-            ready.extend(self.release_attaching(write_id));
+        let mut ready = self.release_behind(write_id, false);
+        if let Some(pending) = self.pending.get(&write_id).filter(|pending| !pending.blocks_attaching()) {
+            let revoked = pending.purged_leases().clone();
+            ready.extend(self.release_attaching(write_id, &revoked));
         }
         ready
     }
 
-    /// Removes a write that has ended. Returns it, and the writes that became ready.
+    /// Removes a write that has ended, or was dropped. Returns it, and the writes that became
+    /// ready.
     pub(super) fn leave(&mut self, write_id: PendingWriteId) -> Option<(PendingWrite, Vec<PendingWriteId>)> {
         self.leave_queues(write_id);
-        let mut ready = self.release_behind(write_id);
-        if let Some(pending) = self.pending.get(&write_id) {
-            self.revocations.leave(write_id, pending);
-        }
-        ready.extend(self.release_attaching(write_id));
         let pending = self.pending.remove(&write_id)?;
+        self.revocations.leave(write_id, &pending);
+        let mut ready = self.release_behind(write_id, !pending.is_proposed);
+        ready.extend(self.release_attaching(write_id, pending.purged_leases()));
         self.bytes -= pending.bytes;
         self.purges -= usize::from(pending.client_write().is_none());
         for (session, wait) in &pending.waits {
@@ -366,31 +366,32 @@ impl PendingWrites {
         self.revocations.proposed(write_id, pending);
     }
 
-    fn release_behind(&mut self, write_id: PendingWriteId) -> Vec<PendingWriteId> {
+    /// Releases the writes that wait for this one. If this one was dropped before it was proposed,
+    /// they waited through it for the writes ahead of it. They wait for these directly then.
+    fn release_behind(&mut self, write_id: PendingWriteId, was_dropped: bool) -> Vec<PendingWriteId> {
         let mut ready = Vec::new();
         for other in self.behind.take(write_id).into_iter().counted() {
-            if let Some(pending) = self.pending.get_mut(&other) {
-                pending.ahead.remove(&write_id);
-                ready.extend(pending.is_ready().then_some(other));
+            let Some(pending) = self.pending.get_mut(&other) else { continue };
+            pending.ahead.remove(&write_id);
+            if was_dropped && let Some(pending) = self.pending.get(&other) {
+                self.ahead(other, pending).into_iter().for_each(|earlier| self.wait_behind(other, earlier));
             }
+            ready.extend(self.pending.get(&other).is_some_and(PendingWrite::is_ready).then_some(other));
         }
         ready
     }
 
-    /// Releases the writes that attach nodes and wait for this revocation or purge. Each waits for
+    /// Releases the writes that attach nodes and wait for this revocation or purge of the `revoked`
+    /// leases. Each waits for
     /// the last earlier one of the same lease instead, if there is one (S7b). Returns the writes
     /// that became ready.
-    fn release_attaching(&mut self, write_id: PendingWriteId) -> Vec<PendingWriteId> {
+    fn release_attaching(&mut self, write_id: PendingWriteId, revoked: &BTreeSet<Incarnation>) -> Vec<PendingWriteId> {
         let attaching_writes = self.behind_revocations.take(write_id);
-        if attaching_writes.is_empty() {
-            return Vec::new();
-        }
-        let revoked = self.pending.get(&write_id).map(|pending| pending.purged_leases().clone()).unwrap_or_default();
         let mut ready = Vec::new();
         for other in attaching_writes.into_iter().counted() {
             let Some(pending) = self.pending.get_mut(&other) else { continue };
             pending.revocations_ahead.remove(&write_id);
-            let shared_leases = pending.attaching_leases().intersection(&revoked).copied().collect();
+            let shared_leases = pending.attaching_leases().intersection(revoked).copied().collect();
             self.block_on_revocations(other, &shared_leases);
             ready.extend(self.pending.get(&other).is_some_and(PendingWrite::is_ready).then_some(other));
         }
