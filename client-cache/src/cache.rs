@@ -1,10 +1,10 @@
 //! The cached copies. Readers look them up here. Implements S1 in docs/PROTOCOL.md, with
 //! `volume_leases`.
 //!
-//! There are two concurrent maps: one for data, one for lists of children. The key is a 64-bit
-//! hash of a path, its *code*. The value is a slot of half a cache line. It has the deadline of
-//! the object lease, and pointers to the content and to the [`VolumeLeaseCell`]. The cell has the
-//! deadline of the volume lease. The path is stored with the content, and is compared last.
+//! There are two concurrent maps ([`CopyMap`]): one for data, one for lists of children. A slot has
+//! the deadline of the object lease, and pointers to the content and to the [`VolumeLeaseCell`].
+//! The cell has the deadline of the volume lease. The path is stored with the content, and is
+//! compared last.
 //!
 //! A hit needs both deadlines before it reads the clock. The processor reads the clock only when
 //! all earlier loads have completed. So few loads should come before it. The slot has one
@@ -17,22 +17,25 @@
 //! # A hit
 //!
 //! 1. Look up the slot. From here on its shard is locked for reading.
-//! 2. Load the two deadlines.
+//! 2. Load the deadline of the volume lease, *then* the deadline of the object lease.
 //! 3. *Then* read the clock and compare (S1; the rules'
 //!    [`may_use`](leasehold_protocol::holder::validity::may_use) does the same).
 //! 4. Compare the path, copy the pointer to the content, count the hit, and unlock the shard.
 //!
 //! A hit allocates nothing. It waits only while the driver changes the same shard: some tens of
-//! nanoseconds.
+//! nanoseconds. If readers hold up a change for longer, they yield a few times ([`CopyMap`]). The
+//! driver never waits for a reader.
 //!
 //! # Why a hit is linearizable
 //!
 //! Let *t* be the moment at which the reader loaded the volume's deadline.
 //!
-//! - *The copy had not been dropped at t.* To drop a copy, the driver removes it from the map under
-//!   the shard's write lock. The reader has the read lock from the lookup until after *t*. The
-//!   driver executes effects in order, so it drops a copy before it consents to the recall. So no
-//!   write that waited for this consent had taken effect at *t*.
+//! - *The copy was in the map at t.* The reader has the read lock from the lookup until after *t*.
+//!   Only a thread with the write lock puts a slot into the map, or another slot in its place.
+//! - *The copy had not been dropped at t.* To drop a copy, the driver clears the deadline in the
+//!   slot, and never sets it again. The reader loaded that deadline after *t*, and it was not
+//!   clear. The driver executes effects in order, so it drops a copy before it consents to the
+//!   recall. So no write that waited for this consent had taken effect at *t*.
 //! - *The client had not ended the volume lease at t.* The driver clears the cell before it sends a
 //!   message that lets a server end the lease.
 //! - *Both leases held at t* (S1). The reader read the clock after *t*, and both deadlines were
@@ -42,9 +45,18 @@
 //! So at *t* the copy had the object's current content, and *t* is within the call. A reader that
 //! is suspended after *t* still returns a value that was current during its call.
 //!
+//! The order of the two loads matters. When a new volume lease revives copies, the driver drops the
+//! changed ones, and then sets the cell again. A reader with the other order could load the
+//! deadline in the slot before the drop, and that in the cell after the revival.
+//!
+//! A server can validate a copy during a hit: then the deadline in the slot is later than that at
+//! *t*. The content was current at *t* all the same. It has not changed since the copy's first
+//! grant, and the server compared it after *t* or has leased it since.
+//!
 //! An installation is atomic for readers, because the map changes under the shard's lock. Only the
 //! driver changes the maps, under its own lock. So no copy that it installs is older than a handled
-//! recall (S4).
+//! recall (S4). An installation that waits for a shard is not visible to readers. A recall ends it
+//! where it waits.
 //!
 //! # Two paths with one code
 //!
@@ -69,39 +81,17 @@ use leasehold_protocol::{
 
 use crate::{
     clock,
+    copy_map::{CopyMap, CopySlot, ReadersHeld},
     dropped_copies::{DroppedCopies, MissCause},
     eviction::EvictionPolicy,
-    path_hash::PathHashState,
     shared_content::SharedContent,
     stats::{Counters, count},
-    sync::DashMap,
     volume_leases::VolumeLeaseCell,
 };
 
 /// The bytes that a copy counts in addition to its content and its path. They are for the entries
 /// in the map, in moka and in the rules: measured allocations, rounded up.
 pub const ENTRY_OVERHEAD_BYTES: u64 = 512;
-
-/// The shards of each map. With this number, two threads rarely use the same shard at one time.
-const SHARDS: usize = 256;
-
-type CopyMap = DashMap<u64, CopySlot, PathHashState>;
-
-/// A copy in the map. A hit loads the two deadlines before it reads the clock.
-#[derive(Debug)]
-struct CopySlot {
-    until: Instant,
-    volume: Arc<VolumeLeaseCell>,
-    content: SharedContent,
-}
-
-impl CopySlot {
-    /// When the first of the copy's two leases ends (S1).
-    #[inline]
-    fn usable_until(&self) -> Instant {
-        self.until.min(self.volume.until())
-    }
-}
 
 /// A read that was answered from memory.
 #[derive(Debug)]
@@ -134,10 +124,9 @@ pub(crate) struct Cache {
 impl Cache {
     /// An empty cache for copies of at most `capacity_bytes`.
     pub(crate) fn new(capacity_bytes: u64) -> Self {
-        let copies = || DashMap::with_capacity_and_hasher_and_shard_amount(0, PathHashState::default(), SHARDS);
         Self {
-            data: copies(),
-            children: copies(),
+            data: CopyMap::new(),
+            children: CopyMap::new(),
             eviction: EvictionPolicy::new(capacity_bytes),
             installations: AtomicU64::default(),
             dropped: DroppedCopies::default(),
@@ -155,7 +144,7 @@ impl Cache {
     /// A copy that may be used now. Any thread may call this at any time.
     #[inline]
     pub(crate) fn hit(&self, kind: ObjectKind, path: &NodePath) -> Option<CacheHit> {
-        let copy = self.of(kind).get(&path.code())?;
+        let copy = self.of(kind).get(path.code())?;
         let until = copy.usable_until();
         // S1: after the deadlines were loaded, and before the shard is unlocked (see the module).
         let at = clock::now();
@@ -176,9 +165,10 @@ impl Cache {
     /// A copy that was valid at most `max_age` ago, and its age. For reads that ask for no more
     /// than that: no other read may use it.
     pub(crate) fn recent(&self, kind: ObjectKind, path: &NodePath, max_age: Duration) -> Option<RecentCopy> {
-        let copy = self.of(kind).get(&path.code())?;
+        let copy = self.of(kind).get(path.code())?;
         // The copy was current as long as both leases held (S1), and it has not been recalled.
-        let last_valid = copy.until.min(copy.volume.last_valid());
+        let volume_valid = copy.volume.last_valid();
+        let last_valid = volume_valid.min(copy.until());
         let age = clock::now().since(last_valid);
         (last_valid != Instant::ZERO && age <= max_age && copy.content.is_of(path))
             .then(|| RecentCopy { content: copy.content.clone(), age })
@@ -186,15 +176,17 @@ impl Cache {
 
     /// When the copy's leases end. `None` if it may not be used now. Does not count as a use.
     pub(crate) fn usable_until(&self, kind: ObjectKind, path: &NodePath) -> Option<Instant> {
-        let copy = self.of(kind).get(&path.code())?;
+        let copy = self.of(kind).get(path.code())?;
         let until = copy.usable_until();
         (clock::now() < until && copy.content.is_of(path)).then_some(until)
     }
 
     /// Why a read of this object is a miss, and the first grant that no read has followed.
     pub(crate) fn miss(&self, kind: ObjectKind, path: &NodePath) -> (MissCause, Option<Instant>) {
-        match self.of(kind).get(&path.code()) {
-            Some(copy) if copy.content.is_of(path) => (MissCause::Expired, copy.content.take_granted()),
+        match self.of(kind).get(path.code()) {
+            Some(copy) if !copy.is_ended() && copy.content.is_of(path) => {
+                (MissCause::Expired, copy.content.take_granted())
+            }
             _ => (self.dropped.cause(kind, path.code()), self.dropped.take_granted(kind, path.code())),
         }
     }
@@ -218,14 +210,15 @@ impl Cache {
         let installation = self.installations.fetch_add(1, Relaxed);
         let weight = content.weight() as u64 + object.path.as_str().len() as u64 + ENTRY_OVERHEAD_BYTES;
         let content = SharedContent::copy(object.path.clone(), content, installation, validity.stamp);
-        let copy = CopySlot { until: validity.until, volume, content: content.clone() };
-        // Bound to a name, so that the older content is freed after the shard is unlocked.
-        let older = self.of(object.kind).insert(object.path.code(), copy);
-        let unread = match older.as_ref().filter(|older| older.content.is_of(&object.path)) {
-            Some(older) => older.content.take_granted(),
-            None => self.dropped.take_granted(object.kind, object.path.code()),
+        let (copies, code) = (self.of(object.kind), object.path.code());
+        let is_of_object = |older: &CopySlot| older.content.is_of(&object.path);
+        let unread = copies.end(code, |older| Some(is_of_object(older).then(|| older.content.take_granted())));
+        let unread = match unread.flatten() {
+            Some(unread) => unread,
+            None => self.dropped.take_granted(object.kind, code),
         };
         content.note_granted(unread.unwrap_or_else(clock::now));
+        copies.put(code, CopySlot::new(validity.until, volume, content.clone()));
         self.eviction.installed(object, installation, u32::try_from(weight).unwrap_or(u32::MAX));
         content
     }
@@ -238,30 +231,40 @@ impl Cache {
         validity: &CopyValidity,
         volume: Arc<VolumeLeaseCell>,
     ) -> bool {
-        match self.of(object.kind).get_mut(&object.path.code()) {
-            Some(mut copy) if copy.content.is_of(&object.path) => {
-                copy.until = validity.until;
-                copy.volume = volume;
-                copy.content.set_stamp(validity.stamp);
-                copy.content.note_granted(clock::now());
-                true
+        let (copies, code) = (self.of(object.kind), object.path.code());
+        let revalidate = |copy: &CopySlot| {
+            if !copy.content.is_of(&object.path) {
+                return None;
             }
-            _ => false,
+            copy.content.set_stamp(validity.stamp);
+            copy.content.note_granted(clock::now());
+            let is_same_lease = Arc::ptr_eq(&copy.volume, &volume);
+            if is_same_lease {
+                copy.extend(validity.until);
+            }
+            Some((is_same_lease, copy.content.clone()))
+        };
+        let Some((is_same_lease, content)) = copies.with(code, revalidate).flatten() else { return false };
+        if !is_same_lease {
+            copies.end(code, |_| Some(()));
+            copies.put(code, CopySlot::new(validity.until, volume, content));
         }
+        true
     }
 
     /// The content of the copy with this grant's stamp, even if the copy may not be used now.
     pub(crate) fn content(&self, object: &Object, stamp: Stamp) -> Option<SharedContent> {
-        let copy = self.of(object.kind).get(&object.path.code())?;
-        (copy.content.is_of(&object.path) && copy.content.stamp() == Some(stamp)).then(|| copy.content.clone())
+        let is_that = |copy: &CopySlot| copy.content.is_of(&object.path) && copy.content.stamp() == Some(stamp);
+        let content = |copy: &CopySlot| is_that(copy).then(|| copy.content.clone());
+        self.of(object.kind).with(object.path.code(), content).flatten()
     }
 
     /// Those of the objects whose copies the application wanted: a read asked for the copy, or was
     /// answered from it. `None` if there are none.
     pub(crate) fn wanted_of(&self, mut objects: Vec<Object>) -> Option<Vec<Object>> {
         objects.retain(|object| {
-            let copy = self.of(object.kind).get(&object.path.code());
-            copy.is_some_and(|copy| copy.content.is_of(&object.path) && copy.content.was_wanted())
+            let was_wanted = |copy: &CopySlot| copy.content.is_of(&object.path) && copy.content.was_wanted();
+            self.of(object.kind).with(object.path.code(), was_wanted) == Some(true)
         });
         (!objects.is_empty()).then_some(objects)
     }
@@ -269,11 +272,15 @@ impl Cache {
     /// Removes a copy: from now on no read is served from it. The caller must notify the eviction
     /// policy.
     pub(crate) fn remove(&self, object: &Object, cause: MissCause) {
-        let is_of = |_: &u64, copy: &CopySlot| copy.content.is_of(&object.path);
-        let Some((code, copy)) = self.of(object.kind).remove_if(&object.path.code(), is_of) else { return };
-        self.dropped.note(object.kind, code, cause, copy.content.take_granted());
+        let (copies, code) = (self.of(object.kind), object.path.code());
+        let ended = copies.end(code, |copy| {
+            copy.content.is_of(&object.path).then(|| (copy.content.clone(), Arc::clone(&copy.volume)))
+        });
+        let Some((content, volume)) = ended else { return };
+        copies.remove_ended(code);
+        self.dropped.note(object.kind, code, cause, content.take_granted());
         if cause == MissCause::Recalled {
-            copy.volume.counters().recalled(copy.content.was_read());
+            volume.counters().recalled(content.was_read());
         }
     }
 
@@ -287,8 +294,8 @@ impl Cache {
 
     /// Notifies the eviction policy if the object has no copy.
     pub(crate) fn forget(&self, object: &Object) {
-        let copy = self.of(object.kind).get(&object.path.code());
-        if copy.is_none_or(|copy| !copy.content.is_of(&object.path)) {
+        let has_copy = self.of(object.kind).with(object.path.code(), |copy| copy.content.is_of(&object.path));
+        if has_copy != Some(true) {
             self.eviction.forget(object);
         }
     }
@@ -297,16 +304,37 @@ impl Cache {
     /// its grant.
     pub(crate) fn evict_next(&self) -> Option<(Object, Stamp)> {
         while let Some((object, installation)) = self.eviction.next_unwanted() {
-            let is_that = |_: &u64, copy: &CopySlot| copy.content.installation() == Some(installation);
-            let evicted = self.of(object.kind).remove_if(&object.path.code(), is_that);
-            let evicted = evicted.and_then(|(_, copy)| Some((copy.content.stamp()?, copy.content.take_granted())));
-            if let Some((stamp, granted)) = evicted {
+            let (copies, code) = (self.of(object.kind), object.path.code());
+            let evicted = copies.end(code, |copy| {
+                let is_that = copy.content.installation() == Some(installation);
+                is_that.then(|| (copy.content.stamp(), copy.content.clone()))
+            });
+            if let Some((Some(stamp), content)) = evicted {
+                copies.remove_ended(code);
                 count(&self.counters.evictions);
-                self.dropped.note(object.kind, object.path.code(), MissCause::Capacity, granted);
+                self.dropped.note(object.kind, code, MissCause::Capacity, content.take_granted());
                 return Some((object, stamp));
             }
         }
         None
+    }
+
+    /// Tries the changes again that waited for readers.
+    pub(crate) fn try_waiting(&self) {
+        self.data.try_waiting();
+        self.children.try_waiting();
+    }
+
+    // The driver calls the functions below without its lock too.
+
+    /// Whether changes wait for readers.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.data.has_waiting() || self.children.has_waiting()
+    }
+
+    /// Makes readers that come wait for a moment, until the guards are dropped.
+    pub(crate) fn hold_readers(&self) -> [ReadersHeld<'_>; 2] {
+        [self.data.hold_readers(), self.children.hold_readers()]
     }
 
     /// Lets the eviction policy choose what to evict. The driver calls this without its lock.
@@ -381,8 +409,10 @@ mod tests {
         let (here, there) = (Object::data(path("/a")), Object::data(path("/b")));
         cache.install(&here, absent(), &validity(1, later()), lease(later()));
         // As if both paths had the same code.
-        let (_, copy) = cache.data.remove(&here.path.code()).expect("installed");
-        cache.data.insert(there.path.code(), copy);
+        let copy = |copy: &CopySlot| CopySlot::new(copy.until(), Arc::clone(&copy.volume), copy.content.clone());
+        let copy = cache.data.with(here.path.code(), copy).expect("installed");
+        cache.remove(&here, MissCause::Recalled);
+        cache.data.put(there.path.code(), copy);
         assert!(
             cache.hit(ObjectKind::Data, &there.path).is_none()
                 && cache.usable_until(ObjectKind::Data, &there.path).is_none()

@@ -38,14 +38,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use self::{
+    housekeeping::WAITING_RETRY,
+    step::{DriverStep, drop_cause},
+    waiting::WaitingCalls,
+};
 pub(crate) use self::{
     key_leases::{KeyLeaseShared, KeyLeaseState},
     locks::LockCell,
     write_leases::WriteLeaseCell,
-};
-use self::{
-    step::{DriverStep, drop_cause},
-    waiting::WaitingCalls,
 };
 use crate::{
     cache::Cache,
@@ -461,9 +462,12 @@ impl Driver {
         core.unreported_drops.clear();
     }
 
-    /// Wakes the timer early if the rules now have an earlier deadline.
+    /// Wakes the timer early if the rules now have an earlier deadline, or if changes of the cache
+    /// wait for readers.
     fn wind_timer(&self, core: &mut DriverCore) {
-        if core.holder.next_deadline().is_some_and(|deadline| deadline < core.timer_at) {
+        let is_earlier = core.holder.next_deadline().is_some_and(|deadline| deadline < core.timer_at);
+        let has_waiting = self.cache.has_waiting() && core.timer_at > clock::now().after(WAITING_RETRY);
+        if is_earlier || has_waiting {
             self.timer.notify_one();
         }
     }

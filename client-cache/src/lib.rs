@@ -94,6 +94,7 @@ mod call;
 mod client;
 mod clock;
 mod connection;
+mod copy_map;
 mod driver;
 mod dropped_copies;
 mod election;

@@ -5,4 +5,4 @@
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 
-pub(crate) use dashmap::DashMap;
+pub(crate) use dashmap::{DashMap, Entry, mapref::one::Ref};

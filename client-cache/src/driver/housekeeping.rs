@@ -1,4 +1,4 @@
-//! The timer, and the housekeeping of the cache.
+//! The timer, the housekeeping of the cache, and its changes that wait for readers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,6 +19,12 @@ const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(250);
 /// hundred microseconds.
 const HOUSEKEEPING_BATCH: usize = 64;
 
+/// How often the timer tries the waiting changes of the cache, while readers make room for them.
+const WAITING_TRIES: usize = 64;
+
+/// When the timer tries them again, if that was not enough.
+pub(super) const WAITING_RETRY: Duration = Duration::from_millis(5);
+
 /// The shortest sleep: the resolution of tokio's timer.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
@@ -34,6 +40,7 @@ impl Driver {
                 () = tokio::time::sleep(wait) => {}
             }
             self.step_if_due();
+            self.finish_waiting();
             let now = clock::now();
             if now.since(kept) >= HOUSEKEEPING_EVERY {
                 kept = now;
@@ -45,7 +52,8 @@ impl Driver {
     fn set_timer(&self) -> Duration {
         let mut core = self.core.lock();
         let now = clock::now();
-        let latest = now.after(CLOCK_READ_EVERY);
+        let has_waiting = self.cache.has_waiting();
+        let latest = now.after(if has_waiting { WAITING_RETRY } else { CLOCK_READ_EVERY });
         core.timer_at = core.holder.next_deadline().map_or(latest, |deadline| deadline.min(latest));
         core.timer_at.since(now).max(SLEEP_MIN)
     }
@@ -55,6 +63,24 @@ impl Driver {
         if core.holder.next_deadline().is_some_and(|deadline| deadline <= clock::now()) {
             let used = core.leases.take_used();
             self.step(&mut core, HolderInput::Timeout { used });
+        }
+    }
+
+    /// Finishes changes of the cache that wait for readers. Nobody waits with the core locked.
+    fn finish_waiting(&self) {
+        if !self.cache.has_waiting() {
+            return;
+        }
+        let _held = self.cache.hold_readers();
+        for _ in 0..WAITING_TRIES {
+            {
+                let _core = self.core.lock();
+                self.cache.try_waiting();
+            }
+            if !self.cache.has_waiting() {
+                return;
+            }
+            std::thread::yield_now();
         }
     }
 

@@ -212,6 +212,18 @@ impl Client {
         }
     }
 
+    /// Drops the copy of the object.
+    pub(crate) fn drop_copy(&self) {
+        let _core = self.core.lock().expect("not poisoned");
+        self.cache.remove(&object(), MissCause::Expired);
+    }
+
+    /// Tries the changes of the cache again that wait for readers.
+    pub(crate) fn try_waiting(&self) {
+        let _core = self.core.lock().expect("not poisoned");
+        self.cache.try_waiting();
+    }
+
     /// Installs a copy of [`NEW`] under this incarnation of the volume lease.
     pub(crate) fn install_new(&self, incarnation: Incarnation) {
         let mut core = self.core.lock().expect("not poisoned");

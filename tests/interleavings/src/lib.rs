@@ -3,7 +3,8 @@
 //! These parts are real:
 //!
 //! - the files of the cache, included unchanged: lookup and comparison of a hit (`cache.rs`), the
-//!   deadlines of the volume leases (`volume_leases.rs`), the contents;
+//!   end of a copy and changes that wait for readers (`copy_map.rs`), the deadlines of the volume
+//!   leases (`volume_leases.rs`), the contents;
 //! - the rules, [`Holder`](leasehold_protocol::holder::Holder).
 //!
 //! These parts are stand-ins, because loom must see them: atomic numbers, locks, the clock, and the
@@ -15,7 +16,8 @@
 //! load may still see. [`models`] has the properties. `cargo test -p leasehold-interleavings` runs
 //! them. It also plants mistakes, and checks that each is found.
 //!
-//! Not explored: the internals of moka and dashmap, more than one shard, the connection.
+//! Not explored: the internals of moka and dashmap, more than one shard, the gate at which
+//! readers make room (no rule depends on it), the connection.
 
 // The included files have items that no model uses.
 #![allow(dead_code)]
@@ -24,6 +26,8 @@
 mod cache;
 #[path = "../../../client-cache/src/cache_counters.rs"]
 mod cache_counters;
+#[path = "../../../client-cache/src/copy_map.rs"]
+mod copy_map;
 #[path = "../../../client-cache/src/dropped_copies.rs"]
 mod dropped_copies;
 #[path = "../../../client-cache/src/eviction.rs"]

@@ -97,8 +97,7 @@ pub fn another_lease_and_a_hit_without_a_border() -> usize {
 }
 
 fn begin_another_lease(client: &Client) {
-    client.core.lock().expect("not poisoned").leases.set(&NodePath::root(), VolumeValidity::default());
-    client.acknowledge();
+    end_the_lease(client);
     set(client, 2);
     client.install_new(Incarnation(2));
 }
@@ -112,6 +111,46 @@ fn begin_another_lease_without_a_border(client: &Client) {
 fn set(client: &Client, since: u64) {
     let validity = VolumeValidity { since: Incarnation(since), until: clock::now().after(TERM) };
     client.core.lock().expect("not poisoned").leases.set(&NodePath::root(), validity);
+}
+
+/// The volume lease ends, and the write goes on without a consent. The next lease revives all copies
+/// except the changed one, which the client drops before.
+pub fn a_revival_and_a_hit() -> usize {
+    explore(Client::cached, Planted::default(), &[revive_other_copies], Client::read)
+}
+
+/// The same with a mistake: the client drops the changed copy after the revival.
+pub fn a_revival_before_the_drop_and_a_hit() -> usize {
+    explore(Client::cached, Planted::default(), &[revive_all_copies], Client::read)
+}
+
+fn revive_other_copies(client: &Client) {
+    end_the_lease(client);
+    client.drop_copy();
+    set(client, 1);
+}
+
+fn revive_all_copies(client: &Client) {
+    end_the_lease(client);
+    set(client, 1);
+    client.drop_copy();
+}
+
+fn end_the_lease(client: &Client) {
+    client.core.lock().expect("not poisoned").leases.set(&NodePath::root(), VolumeValidity::default());
+    client.acknowledge();
+}
+
+/// A copy of the new value is installed after the recall of the old one. If the reader has the
+/// shard, the installation waits, and the client tries it again.
+pub fn an_installation_after_a_recall_and_a_hit() -> usize {
+    explore(Client::cached, Planted::default(), &[recall_and_install], Client::read)
+}
+
+fn recall_and_install(client: &Client) {
+    client.recall();
+    client.install_new(Incarnation(1));
+    client.try_waiting();
 }
 
 /// The session ends. The client drops all copies at once, and the write goes on.

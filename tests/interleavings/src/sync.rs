@@ -1,12 +1,6 @@
 //! Stand-ins for the cache's synchronization types, under the same names, so that loom sees them.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    hash::BuildHasher,
-    marker::PhantomData,
-    ops::{Deref, DerefMut},
-};
+use std::{collections::BTreeMap, fmt, hash::BuildHasher, marker::PhantomData, ops::Deref};
 
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64};
 use loom::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -26,36 +20,24 @@ impl<K: Ord + Copy, V, S: BuildHasher> DashMap<K, V, S> {
         self.shard.read().expect("a model that panics ends")
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<K, V>> {
-        self.shard.write().expect("a model that panics ends")
-    }
-
     pub(crate) fn get(&self, key: &K) -> Option<Ref<'_, K, V>> {
         let shard = self.read();
         shard.contains_key(key).then_some(Ref { shard, key: *key })
     }
 
-    pub(crate) fn get_mut(&self, key: &K) -> Option<RefMut<'_, K, V>> {
-        let shard = self.write();
-        shard.contains_key(key).then_some(RefMut { shard, key: *key })
+    /// `None` if another thread has the shard.
+    pub(crate) fn try_entry(&self, key: K) -> Option<Entry<'_, K, V>> {
+        let shard = self.shard.try_write().ok()?;
+        Some(match shard.contains_key(&key) {
+            true => Entry::Occupied(OccupiedEntry { shard, key }),
+            false => Entry::Vacant(VacantEntry { shard, key }),
+        })
     }
 
-    pub(crate) fn insert(&self, key: K, value: V) -> Option<V> {
-        self.write().insert(key, value)
-    }
-
-    pub(crate) fn remove(&self, key: &K) -> Option<(K, V)> {
-        self.remove_if(key, |_, _| true)
-    }
-
-    pub(crate) fn remove_if(&self, key: &K, is_that: impl FnOnce(&K, &V) -> bool) -> Option<(K, V)> {
-        let mut shard = self.write();
-        let is_that = shard.get(key).is_some_and(|value| is_that(key, value));
-        if is_that { shard.remove_entry(key) } else { None }
-    }
-
-    pub(crate) fn clear(&self) {
-        self.write().clear();
+    /// All entries, each with the shard locked.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Ref<'_, K, V>> {
+        let keys: Vec<K> = self.read().keys().copied().collect();
+        keys.into_iter().filter_map(|key| self.get(&key))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -75,6 +57,12 @@ pub(crate) struct Ref<'a, K, V> {
     key: K,
 }
 
+impl<K, V> Ref<'_, K, V> {
+    pub(crate) fn key(&self) -> &K {
+        &self.key
+    }
+}
+
 impl<K: Ord, V> Deref for Ref<'_, K, V> {
     type Target = V;
 
@@ -83,22 +71,41 @@ impl<K: Ord, V> Deref for Ref<'_, K, V> {
     }
 }
 
-/// An entry, with the shard locked for writing.
-pub(crate) struct RefMut<'a, K, V> {
+/// A place for an entry, with the shard locked for writing.
+pub(crate) enum Entry<'a, K, V> {
+    Occupied(OccupiedEntry<'a, K, V>),
+    Vacant(VacantEntry<'a, K, V>),
+}
+
+/// The place of an entry.
+pub(crate) struct OccupiedEntry<'a, K, V> {
     shard: RwLockWriteGuard<'a, BTreeMap<K, V>>,
     key: K,
 }
 
-impl<K: Ord, V> Deref for RefMut<'_, K, V> {
-    type Target = V;
-
-    fn deref(&self) -> &V {
+impl<K: Ord, V> OccupiedEntry<'_, K, V> {
+    pub(crate) fn get(&self) -> &V {
         &self.shard[&self.key]
+    }
+
+    pub(crate) fn insert(&mut self, value: V) -> V {
+        let entry = self.shard.get_mut(&self.key).expect("it was there when the shard was locked");
+        std::mem::replace(entry, value)
+    }
+
+    pub(crate) fn remove(mut self) -> V {
+        self.shard.remove(&self.key).expect("it was there when the shard was locked")
     }
 }
 
-impl<K: Ord, V> DerefMut for RefMut<'_, K, V> {
-    fn deref_mut(&mut self) -> &mut V {
-        self.shard.get_mut(&self.key).expect("it was there when the shard was locked")
+/// A place without an entry.
+pub(crate) struct VacantEntry<'a, K, V> {
+    shard: RwLockWriteGuard<'a, BTreeMap<K, V>>,
+    key: K,
+}
+
+impl<K: Ord, V> VacantEntry<'_, K, V> {
+    pub(crate) fn insert(mut self, value: V) {
+        self.shard.insert(self.key, value);
     }
 }

@@ -41,6 +41,16 @@ fn copies_of_an_earlier_lease_are_not_served_under_the_next() {
 }
 
 #[test]
+fn dropped_copy_is_not_served_under_a_revived_lease() {
+    holds(models::a_revival_and_a_hit);
+}
+
+#[test]
+fn recalled_copy_is_not_served_while_its_successor_waits() {
+    holds(models::an_installation_after_a_recall_and_a_hit);
+}
+
+#[test]
 fn no_read_is_served_after_the_session_is_over() {
     holds(models::the_end_of_a_session_and_a_hit);
 }
@@ -63,4 +73,9 @@ fn reading_the_clock_before_the_copy_is_found() {
 #[test]
 fn a_border_between_leases_that_is_left_out_is_found() {
     is_found(models::another_lease_and_a_hit_without_a_border);
+}
+
+#[test]
+fn reviving_copies_before_the_drop_is_found() {
+    is_found(models::a_revival_before_the_drop_and_a_hit);
 }
