@@ -200,7 +200,7 @@ pub enum Body {
     /// Watches a node or a subtree. The server answers with [`Answer::Changes`]:
     ///
     /// - with changes, as soon as there are any;
-    /// - without changes, when the wait ends, or when the scan of the history reaches its bound.
+    /// - without changes, when the wait ends.
     ///
     /// Changes are committed, so they need no proof of leadership. Only a watch without `after`
     /// needs one. The server refuses with [`Refusal::Compacted`] if the revision is compacted.

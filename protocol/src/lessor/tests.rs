@@ -35,6 +35,7 @@ mod transactions;
 mod volume_leases;
 mod volume_terms;
 mod volumes;
+mod watch_costs;
 mod watches;
 mod work;
 mod write_leases;

@@ -108,7 +108,7 @@ impl WaitingWatches {
             found.extend(self.nodes.get(path).into_iter().flatten());
             found.extend(self.subtrees.get(path).into_iter().flatten());
             // Siblings in a row have the same nodes above: one look-up is enough.
-            let is_sibling = last.is_some_and(|last| last.parent().is_some_and(|above| above.is_parent_of(path)));
+            let is_sibling = last.is_some_and(|last| last.is_sibling_of(path));
             if !is_sibling && !self.subtrees.is_empty() {
                 found.extend(path.ancestors().filter_map(|above| self.subtrees.get(&above)).flatten());
             }

@@ -351,7 +351,7 @@ fn changed_sets_suffice_to_revive_copies() {
 fn mirror(nodes: &mut BTreeMap<NodePath, Data>, changes: Vec<Change>, place: &str) {
     for Change { revision, events } in changes {
         assert!(!events.is_empty(), "{place}");
-        for Event { path, kind, reason } in events {
+        for Event { path, kind, reason } in events.iter().cloned() {
             match kind {
                 EventKind::Put(data) => {
                     assert_eq!(
@@ -424,7 +424,7 @@ fn narrow_watch_reports_the_matching_events_of_a_wide_one() {
         };
         let mut all = scan(&Watched::Subtree(NodePath::root()));
         for change in &mut all.changes {
-            change.events.retain(|event| watched.includes(&event.path));
+            change.events = change.events.iter().filter(|event| watched.includes(&event.path)).cloned().collect();
         }
         all.changes.retain(|change| !change.events.is_empty());
         assert_eq!(scan(&watched), all, "{watched:?} after {after}, {place}");

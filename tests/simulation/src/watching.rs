@@ -75,7 +75,7 @@ impl Mirror {
     /// Applies only events that are later than the page with their path.
     fn follow(&mut self, changes: &Changes) {
         for change in &changes.changes {
-            for event in &change.events {
+            for event in change.events.iter() {
                 if change.revision > self.listed_at(&event.path) {
                     happen(&mut self.nodes, event);
                 }
