@@ -60,6 +60,7 @@ impl Lessor {
             return false;
         }
         self.renew_session_lease(session, cx);
+        self.watches.heard_from(session, cx.now, &self.config.bounds);
         for stamp in header.consents {
             self.consent(Consent { session, stamp }, cx);
         }

@@ -101,8 +101,13 @@ impl History {
 /// The result of a scan of the history for a watcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HistoryScan {
-    /// The watched changes, and how far the scan went.
-    Found(Changes),
+    /// The watched changes.
+    Found {
+        /// The changes, and how far the scan went.
+        found: Changes,
+        /// Their weight, in bytes.
+        weight: usize,
+    },
     /// A needed change is compacted, or stored without events. A watch can start after this
     /// revision, but not earlier.
     Compacted(Revision),
@@ -183,14 +188,14 @@ impl State {
     /// The watched events after a revision. It stops at the bounds, but finds at least one change,
     /// if there is one. It examines no change without watched events.
     pub(crate) fn scan_after(&self, after: Revision, watched: &Watched, bounds: ScanBounds) -> HistoryScan {
-        let (mut examined, mut bytes) = (0, 0);
+        let (mut examined, mut weight) = (0, 0);
         let mut found = Changes { changes: Vec::new(), through: after };
         loop {
             let revision = match self.next_watched(found.through, watched) {
                 Ok(Some(revision)) => revision,
                 Ok(None) => {
                     found.through = after.max(self.meta.revision);
-                    return HistoryScan::Found(found);
+                    return HistoryScan::Found { found, weight };
                 }
                 Err(oldest) => return HistoryScan::Compacted(oldest),
             };
@@ -200,11 +205,11 @@ impl State {
                     return HistoryScan::Compacted(revision);
                 }
                 found.through = Revision(revision.0 - 1);
-                return HistoryScan::Found(found);
+                return HistoryScan::Found { found, weight };
             };
-            let (events, weight) = events.within(watched);
+            let (events, own) = events.within(watched);
             examined += 1 + events.len();
-            bytes += CHANGE_BYTES + weight;
+            let bytes = weight + CHANGE_BYTES + own;
             let is_beyond = examined > bounds.events;
             if !found.changes.is_empty() && (is_beyond || bytes > bounds.bytes) {
                 if is_beyond {
@@ -212,8 +217,9 @@ impl State {
                 }
                 // Nothing is watched between the last change and this one.
                 found.through = Revision(revision.0 - 1);
-                return HistoryScan::Found(found);
+                return HistoryScan::Found { found, weight };
             }
+            weight = bytes;
             found.changes.push(Change { revision, events });
             found.through = revision;
         }

@@ -390,7 +390,8 @@ fn watched_events_rebuild_the_tree() {
             fixture.apply(&random_proposal(&mut random, &before));
             let place = format!("seed {seed}, step {step}");
             while random.one_in(2) || step == STEPS - 1 {
-                let HistoryScan::Found(found) = fixture.state.scan_after(through, &everything, bounds(&mut random))
+                let HistoryScan::Found { found, .. } =
+                    fixture.state.scan_after(through, &everything, bounds(&mut random))
                 else {
                     panic!("no change is compacted, {place}")
                 };
@@ -419,7 +420,7 @@ fn narrow_watch_reports_the_matching_events_of_a_wide_one() {
         };
         let after = Revision(random.below(fixture.state.revision().0 + 1));
         let scan = |watched: &Watched| match fixture.state.scan_after(after, watched, bounds) {
-            HistoryScan::Found(found) => found,
+            HistoryScan::Found { found, .. } => found,
             HistoryScan::Compacted(oldest) => panic!("compacted up to {oldest}, {place}"),
         };
         let mut all = scan(&Watched::Subtree(NodePath::root()));

@@ -46,3 +46,29 @@ fn answer_after_a_failover_examines_only_its_own_changes() {
     let visited = take_visited();
     assert!(visited <= 400, "{visited} elements for 100 events");
 }
+
+#[test]
+fn change_in_many_directories_wakes_each_watch_once() {
+    const COUNT: u64 = 1_000;
+    let mut world = World::new();
+    let session = world.session();
+    world.fill(session, (0..COUNT).map(|number| (path(&format!("/many/{number}/a")), Attach::Nothing)));
+    world.step(LessorInput::Timeout);
+    world.is_checked = false;
+    for _ in 0..COUNT {
+        let (watched, after) = (Watched::Subtree(NodePath::root()), Some(world.state.revision()));
+        let body = Body::Watch { watched, after, wait: Duration::from_secs(5), bytes_max: CHANGES_BYTES_MAX };
+        assert_eq!(world.request(session, body), []);
+    }
+    world.write(session, Write::Delete { path: path("/many"), recursive: true, condition: Condition::Any });
+    let proposal = world.lessor.take_proposal(world.now).expect("the write");
+    world.index += 1;
+    let applied = world.state.apply(world.index, &proposal);
+    take_visited();
+    let effects = world.step(LessorInput::committed(proposal.number, applied));
+    let told = replies(&effects).into_iter().filter(|reply| matches!(reply.result, Ok(Answer::Changes(_)))).count();
+    assert!((1..20).contains(&told), "{told} large reports in one step");
+    let visited = take_visited();
+    assert!(visited <= 16 * COUNT, "{visited} elements, for {COUNT} watches and twice as many events");
+    world.check();
+}

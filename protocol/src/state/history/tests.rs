@@ -14,7 +14,7 @@ const UNBOUNDED: ScanBounds = ScanBounds { bytes: usize::MAX, events: usize::MAX
 
 /// The watched events after a revision, in short form.
 fn reported(state: &State, after: u64, watched: &Watched) -> Vec<(u64, Vec<String>)> {
-    let HistoryScan::Found(found) = state.scan_after(Revision(after), watched, UNBOUNDED) else {
+    let HistoryScan::Found { found, .. } = state.scan_after(Revision(after), watched, UNBOUNDED) else {
         panic!("the revision is in the history")
     };
     assert_eq!(found.through, state.revision());
@@ -220,7 +220,9 @@ fn history_scan_stops_between_changes_and_continues() {
     let scans = |watched: Watched, bounds: ScanBounds| {
         let (mut after, mut scans) = (Revision(0), Vec::new());
         while after < fixture.state.revision() {
-            let HistoryScan::Found(found) = fixture.state.scan_after(after, &watched, bounds) else { panic!("known") };
+            let HistoryScan::Found { found, .. } = fixture.state.scan_after(after, &watched, bounds) else {
+                panic!("known")
+            };
             after = found.through;
             scans.push((found.changes.iter().map(|change| change.events.len()).collect::<Vec<_>>(), after.0));
         }
@@ -243,7 +245,8 @@ fn history_scan_stops_between_changes_and_continues() {
     let two = events.take(2).map(|events| CHANGE_BYTES + events.iter().map(Event::weight).sum::<usize>()).sum();
     for (bytes, expected) in [(two, 2), (two - 1, 1)] {
         let bounds = ScanBounds { bytes, ..UNBOUNDED };
-        let HistoryScan::Found(found) = fixture.state.scan_after(Revision(1), &everything_below(), bounds) else {
+        let HistoryScan::Found { found, .. } = fixture.state.scan_after(Revision(1), &everything_below(), bounds)
+        else {
             panic!("known")
         };
         assert_eq!(found.changes.len(), expected, "within {bytes} bytes");
@@ -262,7 +265,8 @@ fn watch_of_compacted_revision_is_refused() {
     }
     let scan = |after| fixture.state.scan_after(Revision(after), &Watched::Node(path("/none")), UNBOUNDED);
     assert_eq!((scan(0), scan(1)), (HistoryScan::Compacted(Revision(2)), HistoryScan::Compacted(Revision(2))));
-    let nothing = |through| HistoryScan::Found(Changes { changes: vec![], through: Revision(through) });
+    let nothing =
+        |through| HistoryScan::Found { found: Changes { changes: vec![], through: Revision(through) }, weight: 0 };
     assert_eq!((scan(2), scan(4), scan(9)), (nothing(4), nothing(4), nothing(9)), "the revision may be in the future");
     assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state.clone()), "the bound of the history is stored");
 }
@@ -302,7 +306,9 @@ fn watch_of_change_without_events_is_compacted() {
     fixture.rows = fixture.state.rows().collect();
     fixture.put(session, "/b", "2");
     let scan = |after, watched| fixture.state.scan_after(Revision(after), &watched, UNBOUNDED);
-    let HistoryScan::Found(found) = scan(0, everything_below()) else { panic!("the first change is in the history") };
+    let HistoryScan::Found { found, .. } = scan(0, everything_below()) else {
+        panic!("the first change is in the history")
+    };
     assert_eq!((found.changes.len(), found.through), (1, Revision(1)), "earlier changes come first");
     assert_eq!(scan(1, everything_below()), HistoryScan::Compacted(Revision(2)));
     assert_eq!(scan(1, Watched::Node(path("/a/x"))), HistoryScan::Compacted(Revision(2)));
@@ -319,7 +325,7 @@ fn watch_of_change_without_events_is_compacted() {
     assert_eq!(index.first_after(Revision(5), &everything_below()), None);
     index.forget(Revision(5), &subtree);
     assert_eq!(index.check(std::iter::empty()), Ok(()));
-    let HistoryScan::Found(found) = scan(0, Watched::Node(path("/b"))) else {
+    let HistoryScan::Found { found, .. } = scan(0, Watched::Node(path("/b"))) else {
         panic!("the change concerns other nodes")
     };
     assert_eq!((found.changes.len(), found.through), (2, Revision(3)));
@@ -377,7 +383,8 @@ fn scan_examines_only_what_it_reports() {
     }
     fixture.put(session, "/many/7", "again");
     take_visited();
-    let HistoryScan::Found(found) = fixture.state.scan_after(Revision(0), &Watched::Node(list(7)), UNBOUNDED) else {
+    let HistoryScan::Found { found, .. } = fixture.state.scan_after(Revision(0), &Watched::Node(list(7)), UNBOUNDED)
+    else {
         panic!("known")
     };
     let visited = take_visited();
