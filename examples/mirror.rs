@@ -42,7 +42,7 @@ async fn main() -> Result<(), Failure> {
 fn mirror_says(told: Option<Mirrored>) -> Result<leasehold_client_cache::Revision, &'static str> {
     match told.ok_or("the client is open")? {
         Mirrored::Change(change) => {
-            for event in &change.events {
+            for event in change.events.iter() {
                 match &event.kind {
                     EventKind::Put(data) => {
                         println!("{}: {} = {}", change.revision, event.path, String::from_utf8_lossy(&data.value));

@@ -83,7 +83,7 @@ impl ListPages {
     }
 
     fn apply(&mut self, change: &Change) {
-        for event in &change.events {
+        for event in change.events.iter() {
             if change.revision > self.listed_at(&event.path) {
                 happen(&mut self.nodes, event);
             }

@@ -311,7 +311,7 @@ mod tests {
     }
 
     fn change(revision: u64) -> Change {
-        Change { revision: Revision(revision), events: Vec::new() }
+        Change { revision: Revision(revision), events: [].into() }
     }
 
     #[tokio::test]

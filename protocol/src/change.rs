@@ -12,6 +12,8 @@
 //! - Removals come in the opposite order. So a node comes after all nodes below it.
 //! - If a change has several steps, the events come step by step.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{id::Revision, object::Data, path::NodePath};
@@ -22,8 +24,9 @@ pub struct Change {
     /// Its position in the order of all changes.
     pub revision: Revision,
     /// The events, in order. Never empty in a report, because watches do not report changes without
-    /// events, such as new settings of a volume.
-    pub events: Vec<Event>,
+    /// events, such as new settings of a volume. Shared, because a change may have many watchers
+    /// and many events.
+    pub events: Arc<[Event]>,
 }
 
 /// The effect of a change on one node.

@@ -200,7 +200,11 @@ pub enum Body {
     /// Watches a node or a subtree. The server answers with [`Answer::Changes`]:
     ///
     /// - with changes, as soon as there are any;
-    /// - without changes, when the wait ends, or when the scan of the history reaches its bound.
+    /// - without changes, when the wait ends.
+    ///
+    /// While too many bytes of reports are on their way, changes wait. Then the answer at the end
+    /// of the wait ends before them. The next request of a watch acknowledges its last report, and
+    /// all earlier reports to the session.
     ///
     /// Changes are committed, so they need no proof of leadership. Only a watch without `after`
     /// needs one. The server refuses with [`Refusal::Compacted`] if the revision is compacted.

@@ -198,6 +198,16 @@ impl NodePath {
         Self::of(&text)
     }
 
+    /// Whether both nodes are directly below one node. A node is its own sibling, but the root has
+    /// none.
+    pub(crate) fn is_sibling_of(&self, other: &NodePath) -> bool {
+        let above = |path: &NodePath| if path.is_root() { None } else { path.text.rfind('/') };
+        match (above(self), above(other)) {
+            (Some(one), Some(two)) => self.text[..one] == other.text[..two],
+            _ => false,
+        }
+    }
+
     /// Whether this is the node directly above `other`.
     pub fn is_parent_of(&self, other: &NodePath) -> bool {
         match other.text.rfind('/') {

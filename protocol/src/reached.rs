@@ -68,6 +68,10 @@ bounds! {
     /// As above.
     WatchesAnswered: "watch_events_per_step",
     /// As above.
+    WatchBytes: "watch_bytes_in_flight_max",
+    /// As above.
+    SessionWatchBytes: "session_watch_bytes_in_flight_max",
+    /// As above.
     Sweep: "sweep_max",
     /// As above.
     ExpiriesWaiting: "expiries_waiting_max",

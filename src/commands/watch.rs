@@ -129,7 +129,9 @@ impl WatchArgs {
             match watch.next().await.map_err(|error| watch_failure(&error))? {
                 WatchItem::Change(change) => {
                     let revision = change.revision;
-                    change.events.into_iter().for_each(|event| output.answer(&EventLine::new(revision, event)));
+                    for event in change.events.iter().cloned() {
+                        output.answer(&EventLine::new(revision, event));
+                    }
                 }
                 WatchItem::Progress(revision) => say(revision),
             }

@@ -40,7 +40,7 @@ struct OwnWatch {
     /// All changes up to this revision are reported. `None` until the start of the watch is known.
     after: Option<Revision>,
     bytes_max: u32,
-    /// An answer without changes has come: all changes were reported at that time.
+    /// An answer without changes has come. From then on, its requests wait at the server.
     is_caught_up: bool,
     stage: WatchStage,
 }

@@ -83,12 +83,21 @@ pub struct LessorBounds {
     pub watches_max: usize,
     /// The most watches of one session that may wait. Beyond it, further ones are refused as busy.
     pub session_watches_max: usize,
-    /// The most changes and events that are examined for one answer to a watch. This takes
-    /// milliseconds, and the lessor serves nothing else meanwhile.
+    /// The most changes and events in one answer to a watch. The first change may have more. This
+    /// takes milliseconds, and the lessor serves nothing else meanwhile.
     pub watch_scan_max: usize,
     /// The most events that one step reports to watchers, and the most watchers that it answers.
     /// The last watcher's events may exceed it. Other requests are served between two steps.
     pub watch_events_per_step: usize,
+    /// About the most bytes of reports to watchers that may not have arrived. Further watches wait
+    /// for their turn. The last report may exceed it, by at most
+    /// [`State::CHANGE_BYTES_MAX`](crate::state::State::CHANGE_BYTES_MAX) and the memory of its
+    /// events. Reports that are encoded, or wait for a connection, take this memory. One large
+    /// change may have thousands of watchers.
+    pub watch_bytes_in_flight_max: usize,
+    /// About the most of these bytes to one session: a few reports of the largest size. So a few
+    /// slow clients do not delay the others.
+    pub session_watch_bytes_in_flight_max: usize,
     /// The most object leases that one tick examines to find ended ones: a step stays short.
     pub sweep_max: usize,
     /// The most ends of leases that wait to be proposed. A million leases that end at one time must
@@ -158,6 +167,8 @@ impl LessorBounds {
         session_watches_max: 1 << 14,
         watch_scan_max: 1 << 14,
         watch_events_per_step: 1 << 14,
+        watch_bytes_in_flight_max: 256 << 20,
+        session_watch_bytes_in_flight_max: 16 << 20,
         sweep_max: 4096,
         expiries_waiting_max: 2048,
         expiry_scan_max: 4096,

@@ -28,7 +28,7 @@ impl Lessor {
         self.writes.check_order()?;
         self.recall_channels.values().try_for_each(RecallChannel::check)?;
         self.leases.check()?;
-        self.watches.check(state.revision())?;
+        self.watches.check(state.revision(), &self.config.bounds)?;
         self.awaited_locks.check(state)?;
         self.renewals.check()?;
         self.blocked_reads.check(self.config.bounds.blocked_reads_max, state)?;

@@ -55,6 +55,7 @@ mod terms_by_use;
 #[cfg(test)]
 mod tests;
 mod volume_leases;
+mod watch_reports;
 mod watches;
 mod write_leases;
 mod writes;
@@ -251,6 +252,8 @@ struct StepContext<'a> {
     read_bytes: usize,
     /// How many reads this step has answered that came along with requests for volume leases.
     first_reads: usize,
+    /// How many watches this step has answered, and how many events it has reported to them.
+    watch_events: usize,
 }
 
 impl Lessor {
@@ -316,7 +319,7 @@ impl Lessor {
     pub fn step(&mut self, input: LessorInput, state: &State, now: Instant) -> Vec<LessorEffect> {
         self.tick = state.tick();
         self.advance_clock(now);
-        let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0, first_reads: 0 };
+        let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0, first_reads: 0, watch_events: 0 };
         let is_proof = matches!(input, LessorInput::Proven { .. });
         match input {
             LessorInput::Request { id, request } => self.handle_request(id, request, &mut cx),
@@ -352,7 +355,9 @@ impl Lessor {
     pub fn next_deadline(&self, now: Instant) -> Instant {
         let ending = self.clock.ending_time();
         let until = self.leases.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
-        let is_behind = self.watches.is_behind() || self.object_leases.is_tidying() || !self.proven_reads.is_empty();
+        let is_behind = self.watches.is_behind(now, &self.config.bounds)
+            || self.object_leases.is_tidying()
+            || !self.proven_reads.is_empty();
         let is_behind = is_behind || self.next_values.has_proven();
         let is_behind = is_behind || self.renewals.has_ready(now) || self.may_remove_orphans();
         let is_behind = is_behind || !self.over_lease_limit.is_empty();
@@ -411,7 +416,7 @@ impl Lessor {
     /// Ends the lessor when its replica stops leading. It answers *outcome unknown* to proposed
     /// writes, and *retry* to all other requests (S9).
     pub fn step_down(mut self, state: &State, now: Instant) -> Vec<LessorEffect> {
-        let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0, first_reads: 0 };
+        let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0, first_reads: 0, watch_events: 0 };
         let blocked = std::mem::take(&mut self.blocked_reads).into_reads();
         let blocked = blocked.chain(std::mem::take(&mut self.next_values).into_reads());
         let proving =

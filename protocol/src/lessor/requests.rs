@@ -61,6 +61,7 @@ impl Lessor {
         }
         self.renew_session_lease(session, cx);
         self.drop_given_up(session, header.unanswered_from, cx);
+        self.watches.heard_from(session, cx.now, &self.config.bounds);
         for stamp in header.consents {
             self.consent(Consent { session, stamp }, cx);
         }

@@ -36,6 +36,8 @@ mod transactions;
 mod volume_leases;
 mod volume_terms;
 mod volumes;
+mod watch_costs;
+mod watch_reports;
 mod watches;
 mod work;
 mod write_leases;

@@ -19,9 +19,19 @@
 //! all watches. If a watch is not woken, nothing in its scope has changed since it began to wait.
 //! When its time is up, the lessor answers it without another scan.
 //!
-//! The lessor spreads large reports to many watchers over several steps, and serves other requests
-//! in between. A woken watch stays in `woken` until it is answered. It gets its changes even if its
-//! time is up meanwhile.
+//! A watch that arrives with something to report is woken too, and has no other rights than those
+//! that waited: the lessor finds this out by an index, without a scan.
+//!
+//! # When woken watches are answered
+//!
+//! Woken watches are answered in the order of their arrival. The lessor spreads large reports to
+//! many watchers over several steps, and serves other requests in between. It also waits while too
+//! many bytes of reports are on their way, to one session or to all ([`WatchReports`]). A session
+//! whose reports are not taken loses its turn, and delays no other session.
+//!
+//! A woken watch gets its changes even if its time is up meanwhile. But a client leaves a server
+//! that does not answer. So a watch that waits for earlier reports to arrive gets a progress mark
+//! after its wait. The mark is before the changes, so the next request gets them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,8 +40,9 @@ use std::{
 
 use crate::{
     change::{Changes, Event, Watched},
+    holder::WATCH_WAIT,
     id::{RequestId, Revision, SessionId},
-    message::{Answer, CHANGES_BYTES_MAX, Refusal, Response, WATCH_WAIT_MAX},
+    message::{Answer, CHANGES_BYTES_MAX, Refusal, WATCH_WAIT_MAX},
     object::ObjectSet,
     path::NodePath,
     reached::{Bound, reached},
@@ -40,7 +51,7 @@ use crate::{
     work::visit,
 };
 
-use super::{Lessor, LessorBounds, LessorEffect, ReadTarget, Requester, StepContext, WaitingRead};
+use super::{Lessor, LessorBounds, ReadTarget, Requester, StepContext, WaitingRead, watch_reports::WatchReports};
 
 /// The parameters of a watch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -59,6 +70,19 @@ struct WaitingWatch {
     after: Revision,
     bytes_max: u32,
     ends_at: Instant,
+    /// When it gets a progress mark although there are changes, if they must wait.
+    mark_at: Instant,
+    /// It is woken: nothing in its scope changed up to this revision, and the next change did.
+    woken: Option<Revision>,
+}
+
+/// The woken watches of one session.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct WokenWatches {
+    ids: BTreeSet<RequestId>,
+    /// The entry in [`WaitingWatches::turns`]. `None` if too many bytes are in flight to the
+    /// session.
+    turn: Option<RequestId>,
 }
 
 /// All waiting watches, and the indexes that find them.
@@ -68,9 +92,15 @@ pub(super) struct WaitingWatches {
     nodes: BTreeMap<NodePath, BTreeSet<RequestId>>,
     subtrees: BTreeMap<NodePath, BTreeSet<RequestId>>,
     sessions: BTreeMap<SessionId, BTreeSet<RequestId>>,
+    /// When the waits end of watches that are not woken.
     ends_at: BTreeSet<(Instant, RequestId)>,
-    /// Woken watches that are not answered yet. Nothing in their scope changed up to this revision.
-    woken: BTreeMap<RequestId, Revision>,
+    /// Woken watches that are not answered yet.
+    woken: BTreeMap<SessionId, WokenWatches>,
+    /// The first woken watch of each session to which a report may be sent.
+    turns: BTreeSet<(RequestId, SessionId)>,
+    /// When woken watches get a progress mark.
+    marks_at: BTreeSet<(Instant, RequestId)>,
+    reports: WatchReports,
     /// All changes up to this revision have woken the watches that they concern.
     seen: Revision,
 }
@@ -84,13 +114,61 @@ impl WaitingWatches {
         self.waiting.insert(id, watch);
     }
 
-    fn remove(&mut self, id: RequestId) -> Option<WaitingWatch> {
+    fn remove(&mut self, id: RequestId, bounds: &LessorBounds) -> Option<WaitingWatch> {
         let watch = self.waiting.remove(&id)?;
+        let session = watch.requester.session;
         forget(self.places(&watch.watched), watch.watched.path(), id);
-        forget(&mut self.sessions, &watch.requester.session, id);
+        forget(&mut self.sessions, &session, id);
         self.ends_at.remove(&(watch.ends_at, id));
-        self.woken.remove(&id);
+        self.marks_at.remove(&(watch.mark_at, id));
+        if watch.woken.is_some() {
+            self.woken.entry(session).or_default().ids.remove(&id);
+            self.update_turn(session, bounds);
+        }
         Some(watch)
+    }
+
+    /// Wakes a watch, unless it is woken. Nothing in its scope changed up to this revision.
+    fn wake(&mut self, id: RequestId, unchanged_to: Revision, bounds: &LessorBounds) {
+        let Some(watch) = self.waiting.get_mut(&id).filter(|watch| watch.woken.is_none()) else { return };
+        watch.woken = Some(unchanged_to);
+        let session = watch.requester.session;
+        self.ends_at.remove(&(watch.ends_at, id));
+        self.marks_at.insert((watch.mark_at, id));
+        self.woken.entry(session).or_default().ids.insert(id);
+        self.update_turn(session, bounds);
+    }
+
+    /// Updates the turn of a session, after its woken watches or its reports in flight changed.
+    fn update_turn(&mut self, session: SessionId, bounds: &LessorBounds) {
+        let Some(own) = self.woken.get_mut(&session) else { return };
+        if let Some(turn) = own.turn.take() {
+            self.turns.remove(&(turn, session));
+        }
+        if own.ids.is_empty() {
+            self.woken.remove(&session);
+        } else if !self.reports.are_full_for(session, bounds) {
+            own.turn = own.ids.first().copied();
+            self.turns.extend(own.turn.map(|turn| (turn, session)));
+        }
+    }
+
+    /// The next watch to be answered. `None` if none is woken, or if reports must arrive first.
+    fn next_turn(&self, bounds: &LessorBounds) -> Option<RequestId> {
+        let (id, _) = self.turns.first()?;
+        (!self.reports.are_full(bounds)).then_some(*id)
+    }
+
+    /// Whether a report to the session may be sent now, before all waiting watches.
+    fn are_free_for(&self, session: SessionId, bounds: &LessorBounds) -> bool {
+        let are_first = self.turns.is_empty() && !self.woken.contains_key(&session);
+        are_first && !self.reports.are_full(bounds) && !self.reports.are_full_for(session, bounds)
+    }
+
+    /// Handles the arrival of a request of the session.
+    pub(super) fn heard_from(&mut self, session: SessionId, now: Instant, bounds: &LessorBounds) {
+        self.reports.heard_from(session, now);
+        self.update_turn(session, bounds);
     }
 
     fn places(&mut self, watched: &Watched) -> &mut BTreeMap<NodePath, BTreeSet<RequestId>> {
@@ -102,29 +180,39 @@ impl WaitingWatches {
 
     /// The watches with one of these events in their scope.
     fn concerned(&self, events: &[Event]) -> BTreeSet<RequestId> {
-        let mut found = BTreeSet::new();
+        let (mut found, mut examined) = (BTreeSet::new(), BTreeSet::new());
         let mut last: Option<&NodePath> = None;
         for Event { path, .. } in events {
             found.extend(self.nodes.get(path).into_iter().flatten());
             found.extend(self.subtrees.get(path).into_iter().flatten());
             // Siblings in a row have the same nodes above: one look-up is enough.
-            let is_sibling = last.is_some_and(|last| last.parent().is_some_and(|above| above.is_parent_of(path)));
+            let is_sibling = last.is_some_and(|last| last.is_sibling_of(path));
             if !is_sibling && !self.subtrees.is_empty() {
-                found.extend(path.ancestors().filter_map(|above| self.subtrees.get(&above)).flatten());
+                self.find_above(path, &mut examined, &mut found);
             }
             last = Some(path);
         }
         found
     }
 
+    /// Adds the watches of subtrees above a node. A node that was examined is not examined again,
+    /// nor are those above it: many events have few nodes above them, and these many watches.
+    fn find_above(&self, path: &NodePath, examined: &mut BTreeSet<NodePath>, found: &mut BTreeSet<RequestId>) {
+        for above in path.ancestors().take_while(|above| examined.insert(above.clone())) {
+            let ids = self.subtrees.get(&above);
+            visit(1 + ids.map_or(0, BTreeSet::len));
+            found.extend(ids.into_iter().flatten());
+        }
+    }
+
     /// The watches whose scope overlaps these sets, for a change without events.
     fn concerned_by(&self, sets: &[ObjectSet]) -> BTreeSet<RequestId> {
-        let mut found = BTreeSet::new();
+        let (mut found, mut examined) = (BTreeSet::new(), BTreeSet::new());
         for set in sets {
             let path = set.path();
             let own = [self.nodes.get(path), self.subtrees.get(path)].into_iter().flatten();
             found.extend(own.flatten());
-            found.extend(path.ancestors().filter_map(|above| self.subtrees.get(&above)).flatten());
+            self.find_above(path, &mut examined, &mut found);
             if let ObjectSet::Subtree(top) = set {
                 let below = || top.bound_below()..top.bound_after();
                 found.extend(self.nodes.range(below()).chain(self.subtrees.range(below())).flat_map(|(_, ids)| ids));
@@ -133,9 +221,10 @@ impl WaitingWatches {
         found
     }
 
-    /// Whether a woken watch is not answered yet.
-    pub(super) fn is_behind(&self) -> bool {
-        !self.woken.is_empty()
+    /// Whether a watch can be answered now.
+    pub(super) fn is_behind(&self, now: Instant, bounds: &LessorBounds) -> bool {
+        let is_over = |times: &BTreeSet<(Instant, RequestId)>| times.first().is_some_and(|(at, _)| *at <= now);
+        self.next_turn(bounds).is_some() || is_over(&self.ends_at) || is_over(&self.marks_at)
     }
 
     pub(super) fn into_requesters(self) -> impl Iterator<Item = Requester> {
@@ -143,30 +232,43 @@ impl WaitingWatches {
     }
 
     #[cfg(test)]
-    pub(super) fn sizes(&self) -> [usize; 6] {
+    pub(super) fn sizes(&self) -> [usize; 9] {
         let ids = [self.nodes.len(), self.subtrees.len(), self.sessions.len()];
-        [self.waiting.len(), ids[0], ids[1], ids[2], self.ends_at.len(), self.woken.len()]
+        let times = self.ends_at.len() + self.marks_at.len();
+        let [reports, sessions, awaited] = self.reports.sizes();
+        [self.waiting.len(), ids[0], ids[1], ids[2], times, self.woken.len(), reports, sessions, awaited]
     }
 
     /// Checks that the tables list the same watches, and that all changes were examined.
-    pub(super) fn check(&self, revision: Revision) -> Result<(), String> {
+    pub(super) fn check(&self, revision: Revision, bounds: &LessorBounds) -> Result<(), String> {
         let count = |table: &BTreeMap<NodePath, BTreeSet<RequestId>>| table.values().map(BTreeSet::len).sum::<usize>();
+        let woken = self.woken.values().map(|own| own.ids.len()).sum::<usize>();
         let found = [
             count(&self.nodes) + count(&self.subtrees),
             self.sessions.values().map(BTreeSet::len).sum(),
-            self.ends_at.len(),
+            self.ends_at.len() + woken,
+            self.ends_at.len() + self.marks_at.len(),
         ];
         let expected = self.waiting.len();
         if found.iter().any(|found| *found != expected) {
             return Err(format!("{expected} watches wait, and the tables have {found:?}"));
         }
-        if let Some(id) = self.woken.keys().find(|id| !self.waiting.contains_key(id)) {
-            return Err(format!("watch {id} is woken, and does not wait"));
+        for (session, own) in &self.woken {
+            let is_woken = |id: &RequestId| self.waiting.get(id).is_some_and(|watch| watch.woken.is_some());
+            let has_room = self.reports.bytes_to(*session) < bounds.session_watch_bytes_in_flight_max;
+            let first = own.ids.first().copied().filter(|_| has_room);
+            if own.ids.is_empty() || !own.ids.iter().all(is_woken) || own.turn != first {
+                return Err(format!("the woken watches of session {session} do not match: {own:?}"));
+            }
+        }
+        let turns = self.woken.iter().filter_map(|(session, own)| Some((own.turn?, *session))).collect();
+        if self.turns != turns {
+            return Err(format!("the next watches are {:?}: expected {turns:?}", self.turns));
         }
         if self.seen != revision && expected > 0 {
             return Err(format!("changes up to {} have woken watches: expected {revision}", self.seen));
         }
-        Ok(())
+        self.reports.check()
     }
 }
 
@@ -197,13 +299,33 @@ impl Lessor {
         if wait > WATCH_WAIT_MAX {
             reached(Bound::WatchWait);
         }
-        let ends_at = cx.now.after(wait.min(WATCH_WAIT_MAX));
-        let watch = WaitingWatch { requester, watched: request.watched, after, bytes_max: request.bytes_max, ends_at };
-        let Some(watch) = self.answer_watch(watch, cx) else { return };
-        if let Some(refusal) = self.too_many_watches(watch.requester.session) {
+        let session = requester.session;
+        self.watches.reports.acknowledge(session, &request.watched, after, cx.now);
+        self.watches.update_turn(session, &self.config.bounds);
+        let next = match cx.state.next_watched(after, &request.watched) {
+            Ok(next) => next,
+            Err(oldest) => return self.reply(&requester, Err(Refusal::Compacted { after, oldest }), cx),
+        };
+        let watch = WaitingWatch {
+            requester,
+            watched: request.watched,
+            after: if next.is_none() { after.max(cx.state.revision()) } else { after },
+            bytes_max: request.bytes_max,
+            ends_at: cx.now.after(wait.min(WATCH_WAIT_MAX)),
+            mark_at: cx.now.after(wait.clamp(WATCH_WAIT, WATCH_WAIT_MAX)),
+            woken: None,
+        };
+        if next.is_some() && self.watches.are_free_for(session, &self.config.bounds) {
+            return self.answer_watch(watch, cx);
+        }
+        if let Some(refusal) = self.too_many_watches(session) {
             return self.reply_without_promises(&watch.requester, Err(refusal), cx);
         }
+        let id = watch.requester.id;
         self.watches.insert(watch);
+        if let Some(next) = next {
+            self.watches.wake(id, Revision(next.0 - 1), &self.config.bounds);
+        }
     }
 
     fn too_many_watches(&self, session: SessionId) -> Option<Refusal> {
@@ -221,28 +343,31 @@ impl Lessor {
         })
     }
 
-    /// Answers a watch if there are changes to report, or if the scan reached its limit. Otherwise
-    /// returns it, to wait.
-    fn answer_watch(&mut self, mut watch: WaitingWatch, cx: &mut StepContext<'_>) -> Option<WaitingWatch> {
+    /// Answers a watch with the changes in its scope. If there are none, lets it wait.
+    fn answer_watch(&mut self, mut watch: WaitingWatch, cx: &mut StepContext<'_>) {
         if watch.bytes_max > CHANGES_BYTES_MAX {
             reached(Bound::ChangesBytes);
         }
         let bytes = watch.bytes_max.min(CHANGES_BYTES_MAX) as usize;
         let bounds = ScanBounds { bytes, events: self.config.bounds.watch_scan_max };
-        let revision = cx.state.revision();
+        cx.watch_events += 1;
         match cx.state.scan_after(watch.after, &watch.watched, bounds) {
             HistoryScan::Compacted(oldest) => {
                 let refusal = Refusal::Compacted { after: watch.after, oldest };
                 self.reply(&watch.requester, Err(refusal), cx);
-                None
             }
-            HistoryScan::Found(found) if found.changes.is_empty() && found.through >= revision => {
+            HistoryScan::Found { found, .. } if found.changes.is_empty() => {
                 watch.after = found.through;
-                Some(watch)
+                self.watches.insert(watch);
             }
-            HistoryScan::Found(found) => {
-                self.reply(&watch.requester, Ok(Answer::Changes(found)), cx);
-                None
+            HistoryScan::Found { found, weight } => {
+                let WaitingWatch { requester, watched, .. } = watch;
+                let events: usize = found.changes.iter().map(|change| change.events.len()).sum();
+                cx.watch_events += events;
+                let bytes = weight + events * size_of::<Event>();
+                self.watches.reports.add(requester.session, watched, found.through, (bytes, cx.now));
+                self.watches.update_turn(requester.session, &self.config.bounds);
+                self.reply(&requester, Ok(Answer::Changes(found)), cx);
             }
         }
     }
@@ -251,33 +376,40 @@ impl Lessor {
     /// other watches whose time is up.
     pub(super) fn serve_watches(&mut self, cx: &mut StepContext<'_>) {
         self.wake(cx.state);
-        let mut answered = 0;
-        while answered < self.config.bounds.watch_events_per_step
-            && let Some(id) = self.watches.woken.first_key_value().map(|(id, _)| *id)
-        {
-            answered += self.answer_woken(id, cx);
+        for session in self.watches.reports.remove_lost(cx.now) {
+            self.watches.update_turn(session, &self.config.bounds);
         }
-        if self.watches.is_behind() {
+        let mut next = self.watches.next_turn(&self.config.bounds);
+        while cx.watch_events < self.config.bounds.watch_events_per_step
+            && let Some(mut watch) = next.and_then(|id| self.watches.remove(id, &self.config.bounds))
+        {
+            watch.after = watch.after.max(watch.woken.take().unwrap_or_default());
+            self.answer_watch(watch, cx);
+            next = self.watches.next_turn(&self.config.bounds);
+        }
+        if next.is_some() {
             reached(Bound::WatchesAnswered);
         }
-        let ended = self.watches.ends_at.iter().take_while(|(ends_at, _)| *ends_at <= cx.now).map(|(_, id)| *id);
-        let ended: Vec<RequestId> = ended.filter(|id| !self.watches.woken.contains_key(id)).collect();
-        for watch in ended.into_iter().filter_map(|id| self.watches.remove(id)).collect::<Vec<_>>() {
-            let through = watch.after.max(cx.state.revision());
-            self.reply(&watch.requester, Ok(Answer::Changes(Changes { changes: Vec::new(), through })), cx);
-        }
+        self.mark_progress(next.is_none(), cx);
     }
 
-    /// Answers a woken watch. Returns 1 plus the number of events reported.
-    fn answer_woken(&mut self, id: RequestId, cx: &mut StepContext<'_>) -> usize {
-        let last = self.watches.woken.remove(&id);
-        let Some(mut watch) = self.watches.remove(id) else { return 0 };
-        watch.after = watch.after.max(last.unwrap_or_default());
-        let before = cx.effects.len();
-        if let Some(watch) = self.answer_watch(watch, cx) {
-            self.watches.insert(watch);
+    /// Answers watches whose time is up without changes: those that are not woken, and the woken
+    /// ones if `are_blocked`. The others get their changes in the next steps.
+    fn mark_progress(&mut self, are_blocked: bool, cx: &mut StepContext<'_>) {
+        let bounds = &self.config.bounds;
+        let over = |times: &BTreeSet<(Instant, RequestId)>| {
+            let over = times.iter().take_while(|(at, _)| *at <= cx.now).map(|(_, id)| *id);
+            over.take(bounds.watch_events_per_step).collect::<Vec<_>>()
+        };
+        let mut ended = over(&self.watches.ends_at);
+        if are_blocked {
+            ended.extend(over(&self.watches.marks_at));
         }
-        1 + cx.effects[before..].iter().map(events_in).sum::<usize>()
+        for id in ended {
+            let Some(watch) = self.watches.remove(id, &self.config.bounds) else { continue };
+            let through = watch.after.max(watch.woken.unwrap_or(cx.state.revision()));
+            self.reply(&watch.requester, Ok(Answer::Changes(Changes { changes: Vec::new(), through })), cx);
+        }
     }
 
     /// Marks the watches that the changes applied since the last call concern.
@@ -288,9 +420,7 @@ impl Lessor {
         }
         let Some(changes) = state.events_after(from) else {
             let all: Vec<RequestId> = self.watches.waiting.keys().copied().collect();
-            return all.into_iter().for_each(|id| {
-                self.watches.woken.entry(id).or_insert(from);
-            });
+            return all.into_iter().for_each(|id| self.watches.wake(id, from, &self.config.bounds));
         };
         let mut last = from;
         for (revision, events) in changes {
@@ -301,7 +431,7 @@ impl Lessor {
             };
             visit(ids.len());
             for id in ids {
-                self.watches.woken.entry(id).or_insert(last);
+                self.watches.wake(id, last, &self.config.bounds);
             }
             last = revision;
         }
@@ -310,19 +440,10 @@ impl Lessor {
     /// Refuses the session's watches when the session has ended, or has registered again.
     pub(super) fn refuse_watches(&mut self, session: SessionId, refusal: &Refusal, cx: &mut StepContext<'_>) {
         for id in self.watches.sessions.get(&session).cloned().unwrap_or_default() {
-            if let Some(watch) = self.watches.remove(id) {
+            if let Some(watch) = self.watches.remove(id, &self.config.bounds) {
                 self.reply_without_promises(&watch.requester, Err(refusal.clone()), cx);
             }
         }
-    }
-}
-
-/// The number of events that an effect reports.
-fn events_in(effect: &LessorEffect) -> usize {
-    match effect {
-        LessorEffect::Reply { response: Response { result: Ok(Answer::Changes(report)), .. }, .. } => {
-            report.changes.iter().map(|change| change.events.len()).sum()
-        }
-        _ => 0,
+        self.watches.reports.forget(session);
     }
 }

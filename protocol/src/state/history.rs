@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use self::latest::LatestChanges;
+use self::{event_index::EventIndex, events::ChangeEvents, latest::LatestChanges};
 use super::{RowKey, State, VolumeRecord, touched::Touched};
 use crate::{
     change::{Change, ChangeReason, Changes, Event, EventKind, Watched},
@@ -32,33 +32,18 @@ pub(super) struct HistoryEntry {
     /// The changed objects.
     pub(super) sets: Vec<ObjectSet>,
     /// The events. `None` if they are too heavy for an answer.
-    events: Option<Vec<Event>>,
+    events: Option<ChangeEvents>,
 }
 
 impl HistoryEntry {
     fn weight(&self) -> usize {
         let sets: usize = self.sets.iter().map(|set| set.path().as_str().len()).sum();
-        CHANGE_BYTES + sets + weight_of(self.events.as_deref().unwrap_or_default())
-    }
-
-    /// Whether the change affected a watched node. Without stored events, whether it may have.
-    fn concerns(&self, watched: &Watched) -> bool {
-        match &self.events {
-            Some(events) => events.iter().any(|event| watched.includes(&event.path)),
-            None => self.sets.iter().any(|set| match set {
-                ObjectSet::One(object) => watched.includes(&object.path),
-                ObjectSet::Subtree(top) => top.contains(watched.path()) || watched.includes(top),
-            }),
-        }
+        CHANGE_BYTES + sets + self.events.as_ref().map_or(0, ChangeEvents::weight)
     }
 }
 
 /// The weight of a change without sets and events, in bytes.
 const CHANGE_BYTES: usize = 64;
-
-fn weight_of(events: &[Event]) -> usize {
-    events.iter().map(Event::weight).sum()
-}
 
 /// The latest changes, oldest first. Revisions have no gaps, so the index gives the revision: the
 /// first change follows [`Meta::history_start`](super::Meta).
@@ -67,6 +52,8 @@ pub(super) struct History {
     changes: VecDeque<HistoryEntry>,
     /// The index that answers returning sessions. Derived from the changes.
     latest: LatestChanges,
+    /// The index that answers watches. Derived from the changes.
+    index: EventIndex,
     /// The weight of all changes together, in bytes. Derived from them.
     weight: usize,
     /// The events of the change in progress. Empty between commands.
@@ -77,7 +64,7 @@ impl History {
     pub(super) fn of(changes: impl IntoIterator<Item = HistoryEntry>) -> Self {
         let changes: VecDeque<HistoryEntry> = changes.into_iter().collect();
         let weight = changes.iter().map(HistoryEntry::weight).sum();
-        Self { changes, latest: LatestChanges::default(), weight, pending_events: Vec::new() }
+        Self { changes, weight, ..Self::default() }
     }
 
     pub(super) fn changes(&self) -> impl ExactSizeIterator<Item = &HistoryEntry> {
@@ -85,15 +72,17 @@ impl History {
     }
 
     #[cfg(test)]
-    pub(super) fn sizes(&self) -> [usize; 2] {
-        self.latest.sizes()
+    pub(super) fn sizes(&self) -> [usize; 4] {
+        let ([sets, by_volume], [nodes, above]) = (self.latest.sizes(), self.index.sizes());
+        [sets, by_volume, nodes, above]
     }
 
     /// Checks the history by itself. Its first change follows `start`.
     pub(super) fn check(&self, start: Revision) -> Result<(), String> {
-        let changes = (start.0 + 1..).zip(&self.changes);
-        let sets = changes.flat_map(|(revision, change)| change.sets.iter().map(move |set| (Revision(revision), set)));
-        self.latest.check(sets)?;
+        let changes = || (start.0 + 1..).map(Revision).zip(&self.changes);
+        self.latest
+            .check(changes().flat_map(|(revision, change)| change.sets.iter().map(move |set| (revision, set))))?;
+        self.index.check(changes())?;
         let weight: usize = self.changes.iter().map(HistoryEntry::weight).sum();
         if self.weight != weight || !self.pending_events.is_empty() {
             return Err(format!(
@@ -112,8 +101,13 @@ impl History {
 /// The result of a scan of the history for a watcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HistoryScan {
-    /// The watched changes, and how far the scan went.
-    Found(Changes),
+    /// The watched changes.
+    Found {
+        /// The changes, and how far the scan went.
+        found: Changes,
+        /// Their weight, in bytes.
+        weight: usize,
+    },
     /// A needed change is compacted, or stored without events. A watch can start after this
     /// revision, but not earlier.
     Compacted(Revision),
@@ -124,7 +118,7 @@ pub(crate) enum HistoryScan {
 pub(crate) struct ScanBounds {
     /// The weight of the found changes, in bytes. The first one may be heavier.
     pub(crate) bytes: usize,
-    /// The number of changes and events to scan. The first change may have more.
+    /// The number of changes and events to find. The first change may have more.
     pub(crate) events: usize,
 }
 
@@ -170,7 +164,7 @@ impl State {
     /// `None`. The result is `None` if the revision is compacted.
     pub fn events_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, Option<&[Event]>)>> {
         let changes = self.entries_after(revision)?;
-        Some(changes.map(|(revision, change)| (revision, change.events.as_deref())))
+        Some(changes.map(|(revision, change)| (revision, change.events.as_ref().map(ChangeEvents::all))))
     }
 
     /// The sets that a change changed. Empty if it is compacted.
@@ -178,40 +172,57 @@ impl State {
         self.change(revision).map_or(&[], |change| &change.sets)
     }
 
-    /// The watched events after a revision. It stops at the bounds, but scans at least one change,
-    /// if there is one. So a caller that scans repeatedly makes progress.
+    /// The first change after a revision that a watch must report, or of which it must say that it
+    /// cannot. `None` if there is none yet. The cost does not depend on the number of changes.
+    ///
+    /// # Errors
+    ///
+    /// The revision is compacted. A watch can start after the returned revision, but not earlier.
+    pub(crate) fn next_watched(&self, after: Revision, watched: &Watched) -> Result<Option<Revision>, Revision> {
+        if after < self.meta.history_start && !self.planted.has(Bug::CompactionUnnoticed) {
+            return Err(self.meta.history_start);
+        }
+        Ok(self.history.index.first_after(after, watched))
+    }
+
+    /// The watched events after a revision. It stops at the bounds, but finds at least one change,
+    /// if there is one. It examines no change without watched events.
     pub(crate) fn scan_after(&self, after: Revision, watched: &Watched, bounds: ScanBounds) -> HistoryScan {
-        let start = if self.planted.has(Bug::CompactionUnnoticed) { after.max(self.meta.history_start) } else { after };
-        let Some(entries) = self.entries_after(start) else {
-            return HistoryScan::Compacted(self.meta.history_start);
-        };
-        let (mut examined, mut bytes) = (0, 0);
+        let (mut examined, mut weight) = (0, 0);
         let mut found = Changes { changes: Vec::new(), through: after };
-        for (revision, change) in entries {
-            examined += 1 + change.events.as_ref().map_or(0, Vec::len);
-            if found.through > after && examined > bounds.events {
-                reached(Bound::WatchScan);
-                break;
-            }
-            if change.concerns(watched) {
-                let Some(events) = &change.events else {
-                    // If there are earlier changes, the caller gets them first.
-                    return if found.changes.is_empty() {
-                        HistoryScan::Compacted(revision)
-                    } else {
-                        HistoryScan::Found(found)
-                    };
-                };
-                let events: Vec<Event> = events.iter().filter(|event| watched.includes(&event.path)).cloned().collect();
-                bytes += CHANGE_BYTES + weight_of(&events);
-                if !found.changes.is_empty() && bytes > bounds.bytes {
-                    break;
+        loop {
+            let revision = match self.next_watched(found.through, watched) {
+                Ok(Some(revision)) => revision,
+                Ok(None) => {
+                    found.through = after.max(self.meta.revision);
+                    return HistoryScan::Found { found, weight };
                 }
-                found.changes.push(Change { revision, events });
+                Err(oldest) => return HistoryScan::Compacted(oldest),
+            };
+            let Some(events) = self.change(revision).and_then(|change| change.events.as_ref()) else {
+                // If there are earlier changes, the caller gets them first.
+                if found.changes.is_empty() {
+                    return HistoryScan::Compacted(revision);
+                }
+                found.through = Revision(revision.0 - 1);
+                return HistoryScan::Found { found, weight };
+            };
+            let (events, own) = events.within(watched);
+            examined += 1 + events.len();
+            let bytes = weight + CHANGE_BYTES + own;
+            let is_beyond = examined > bounds.events;
+            if !found.changes.is_empty() && (is_beyond || bytes > bounds.bytes) {
+                if is_beyond {
+                    reached(Bound::WatchScan);
+                }
+                // Nothing is watched between the last change and this one.
+                found.through = Revision(revision.0 - 1);
+                return HistoryScan::Found { found, weight };
             }
+            weight = bytes;
+            found.changes.push(Change { revision, events });
             found.through = revision;
         }
-        HistoryScan::Found(found)
     }
 
     /// Adds an event to the change in progress.
@@ -229,7 +240,8 @@ impl State {
     /// Stores the change that was just made. Compacts the oldest changes beyond the bounds.
     pub(super) fn note_change(&mut self, sets: Vec<ObjectSet>, touched: &mut Touched) {
         let events = std::mem::take(&mut self.history.pending_events);
-        let events = Some(events).filter(|events| weight_of(events) <= Self::CHANGE_BYTES_MAX);
+        let events = Some(ChangeEvents::new(events.into()));
+        let events = events.filter(|events| events.weight() <= Self::CHANGE_BYTES_MAX);
         if events.is_none() {
             reached(Bound::ChangeBytes);
         }
@@ -243,6 +255,7 @@ impl State {
                 outer_volume(&self.volumes, set),
             );
         }
+        self.history.index.note(self.meta.revision, &change);
         self.history.changes.push_back(change);
         touched.insert(RowKey::Change(self.meta.revision));
         while self.is_history_too_long()
@@ -253,14 +266,16 @@ impl State {
             for set in &compacted.sets {
                 self.history.latest.forget(set, self.meta.history_start);
             }
+            self.history.index.forget(self.meta.history_start, &compacted);
             touched.insert(RowKey::Change(self.meta.history_start));
         }
     }
 
-    /// Builds the index of latest changes, for a history that was read from rows.
-    pub(super) fn index_last_changes(&mut self) {
-        let History { changes, latest, .. } = &mut self.history;
+    /// Builds the indexes of a history that was read from rows.
+    pub(super) fn index_history(&mut self) {
+        let History { changes, latest, index, .. } = &mut self.history;
         for (revision, change) in (self.meta.history_start.0.saturating_add(1)..).zip(changes.iter()) {
+            index.note(Revision(revision), change);
             for set in &change.sets {
                 let volume = volume_of(&self.volumes, set.path());
                 latest.note(set, Revision(revision), volume, outer_volume(&self.volumes, set));
@@ -304,6 +319,8 @@ fn volume_of<'a>(volumes: &'a BTreeMap<NodePath, VolumeRecord>, path: &NodePath)
     super::volumes::volume_of(volumes, path).0
 }
 
+mod event_index;
+mod events;
 mod latest;
 #[cfg(test)]
 mod tests;

@@ -33,7 +33,7 @@ impl State {
     pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
         let [locks, by_path, by_lease, by_token, write_leases] = self.locks.sizes();
         let [attached, orphaned, tombstones, closed] = self.attachments.sizes();
-        let [sets, by_volume] = self.history.sizes();
+        let [sets, by_volume, nodes, above] = self.history.sizes();
         vec![
             ("nodes", self.nodes.len()),
             ("volumes", self.volumes.len()),
@@ -55,6 +55,8 @@ impl State {
             ("changes", self.history.changes().len()),
             ("sets that changed", sets),
             ("sets by volume", by_volume),
+            ("changed nodes", nodes),
+            ("changes below nodes", above),
         ]
     }
 

@@ -351,7 +351,7 @@ fn changed_sets_suffice_to_revive_copies() {
 fn mirror(nodes: &mut BTreeMap<NodePath, Data>, changes: Vec<Change>, place: &str) {
     for Change { revision, events } in changes {
         assert!(!events.is_empty(), "{place}");
-        for Event { path, kind, reason } in events {
+        for Event { path, kind, reason } in events.iter().cloned() {
             match kind {
                 EventKind::Put(data) => {
                     assert_eq!(
@@ -390,7 +390,8 @@ fn watched_events_rebuild_the_tree() {
             fixture.apply(&random_proposal(&mut random, &before));
             let place = format!("seed {seed}, step {step}");
             while random.one_in(2) || step == STEPS - 1 {
-                let HistoryScan::Found(found) = fixture.state.scan_after(through, &everything, bounds(&mut random))
+                let HistoryScan::Found { found, .. } =
+                    fixture.state.scan_after(through, &everything, bounds(&mut random))
                 else {
                     panic!("no change is compacted, {place}")
                 };
@@ -419,12 +420,12 @@ fn narrow_watch_reports_the_matching_events_of_a_wide_one() {
         };
         let after = Revision(random.below(fixture.state.revision().0 + 1));
         let scan = |watched: &Watched| match fixture.state.scan_after(after, watched, bounds) {
-            HistoryScan::Found(found) => found,
+            HistoryScan::Found { found, .. } => found,
             HistoryScan::Compacted(oldest) => panic!("compacted up to {oldest}, {place}"),
         };
         let mut all = scan(&Watched::Subtree(NodePath::root()));
         for change in &mut all.changes {
-            change.events.retain(|event| watched.includes(&event.path));
+            change.events = change.events.iter().filter(|event| watched.includes(&event.path)).cloned().collect();
         }
         all.changes.retain(|change| !change.events.is_empty());
         assert_eq!(scan(&watched), all, "{watched:?} after {after}, {place}");

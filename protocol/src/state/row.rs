@@ -159,7 +159,7 @@ impl RowReader {
         }
         state.index_volumes();
         state.index_lease_names()?;
-        state.index_last_changes();
+        state.index_history();
         state.check().map_err(|what| RowError::Inconsistent { what })?;
         Ok(state)
     }

@@ -42,10 +42,10 @@ impl Happened {
             if happened.last() >= revision.0 {
                 return Err(format!("{revision} after {}", happened.last()));
             }
-            for event in &events {
+            for event in events.iter() {
                 apply(&mut nodes, event, Some(revision.0))?;
             }
-            happened.0.insert(revision.0, events);
+            happened.0.insert(revision.0, events.to_vec());
         }
         Ok(happened)
     }
@@ -253,7 +253,7 @@ mod tests {
     }
 
     fn change(revision: u64, events: Vec<Event>) -> Change {
-        Change { revision: Revision(revision), events }
+        Change { revision: Revision(revision), events: events.into() }
     }
 
     /// Two puts at once. Then one node is removed, and the other is put again.

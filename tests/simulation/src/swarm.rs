@@ -253,6 +253,13 @@ fn more_bounds(bounds: &mut LessorBounds, rng: &mut Rng) {
     if rng.chance(500) {
         bounds.purges_max = 1;
     }
+    let mut low = |bound: &mut usize, values: &[usize]| {
+        if rng.chance(200) {
+            *bound = *rng.pick(values);
+        }
+    };
+    low(&mut bounds.watch_bytes_in_flight_max, &[1, 1000]);
+    low(&mut bounds.session_watch_bytes_in_flight_max, &[1, 500]);
 }
 
 /// Bounds of clients, some of them low.

@@ -75,7 +75,7 @@ impl Mirror {
     /// Applies only events that are later than the page with their path.
     fn follow(&mut self, changes: &Changes) {
         for change in &changes.changes {
-            for event in &change.events {
+            for event in change.events.iter() {
                 if change.revision > self.listed_at(&event.path) {
                     happen(&mut self.nodes, event);
                 }
@@ -144,14 +144,14 @@ impl World {
 
     fn watch(&mut self, place: usize, watched: Watched, after: Option<Revision>, mirror: Option<Mirror>) {
         let bytes_max = *self.rng.pick(&[1, 200, CHANGES_BYTES_MAX]);
-        let (acknowledged, watch_scans_are_short) = (self.oracle.acknowledged, self.watch_scans_are_short());
+        let (acknowledged, reports_are_short) = (self.oracle.acknowledged, self.reports_are_short());
         let client = &mut self.clients[place];
         let watch = WatchId(client.shell.next_number());
         let open = OpenWatch {
             watched: watched.clone(),
             reported: after,
             acknowledged,
-            is_small: bytes_max < CHANGES_BYTES_MAX || watch_scans_are_short,
+            is_small: bytes_max < CHANGES_BYTES_MAX || reports_are_short,
             reported_when_asked: None,
             waits: true,
             reported_at: self.now,
@@ -162,9 +162,12 @@ impl World {
         self.step_holder(place, HolderInput::Watch { watch, watched, after, bytes_max });
     }
 
-    /// Whether leaders examine only a few changes for one answer, whatever the watcher takes.
-    fn watch_scans_are_short(&self) -> bool {
-        self.swarm().is_some_and(|swarm| swarm.bounds.watch_scan_max < LessorBounds::DEFAULT.watch_scan_max)
+    /// Whether leaders report only a few changes at one time, whatever the watcher takes.
+    fn reports_are_short(&self) -> bool {
+        let most = |bounds: &LessorBounds| {
+            [bounds.watch_scan_max, bounds.watch_bytes_in_flight_max, bounds.session_watch_bytes_in_flight_max]
+        };
+        self.swarm().is_some_and(|swarm| most(&swarm.bounds) != most(&LessorBounds::DEFAULT))
     }
 
     fn watch_more(&mut self, place: usize, watch: WatchId) {

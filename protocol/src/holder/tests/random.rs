@@ -217,7 +217,7 @@ impl World {
                 let from = after.map_or(self.stamps, |after| after.0).saturating_sub(self.numbers.below(8) / 7);
                 let revisions = from + 1..from + 1 + self.numbers.below(3);
                 let through = Revision(revisions.end + self.numbers.below(2) - 1);
-                let change = |revision| Change { revision: Revision(revision), events: vec![] };
+                let change = |revision| Change { revision: Revision(revision), events: [].into() };
                 Answer::Changes(Changes { changes: revisions.map(change).collect(), through })
             }
             _ => Answer::ReportReceived,

@@ -29,7 +29,7 @@ fn waiting(after: u64) -> Body {
 /// Changes at these revisions, and the revision through which all are known.
 fn changes(revisions: &[u64], through: u64) -> Changes {
     let event = || Event { path: path("/a/x"), kind: EventKind::Delete, reason: ChangeReason::Request };
-    let change = |revision: &u64| Change { revision: Revision(*revision), events: vec![event()] };
+    let change = |revision: &u64| Change { revision: Revision(*revision), events: [event()].into() };
     Changes { changes: revisions.iter().map(change).collect(), through: Revision(through) }
 }
 

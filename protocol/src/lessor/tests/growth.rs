@@ -26,7 +26,8 @@ impl Lessor {
             recalls.fold([0; 3], |sum: [usize; 3], one| std::array::from_fn(|place| sum[place] + one[place]));
         let [awaiting, awaited, awaited_by_contention] = self.awaited_locks.sizes();
         let [blocking_nodes, blocked_by_session, blocked, recalled, early_consents] = self.blocked_reads.sizes();
-        let [watches, by_node, by_subtree, by_session, by_time, woken] = self.watches.sizes();
+        let [watches, by_node, by_subtree, by_session, by_time, woken, reports, reported, awaited_reports] =
+            self.watches.sizes();
         let [commands, lengths, bytes, ends] = self.proposal_queue.sizes();
         let [marks, beyond] = self.drift_reports.sizes();
         let [renewals, renewing] = self.renewals.sizes();
@@ -63,6 +64,9 @@ impl Lessor {
             ("watching sessions", by_session),
             ("watches by time", by_time),
             ("watches woken", woken),
+            ("reports to watchers", reports),
+            ("sessions with reports", reported),
+            ("awaited requests of watches", awaited_reports),
             ("clocks", marks + beyond),
             ("renewals that wait for a tick", renewals),
             ("leases whose renewals wait for a tick", renewing),

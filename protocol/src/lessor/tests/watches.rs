@@ -77,7 +77,7 @@ fn many_watches_are_answered_over_several_steps() {
         assert_eq!(world.lessor.next_deadline(world.now), world.now.after(MILLI), "the others soon");
         world.now = world.now.after(if time_is_over { WAIT } else { MILLI });
         let (mut rest, mut steps) = (BTreeMap::new(), 0);
-        while world.lessor.watches.is_behind() {
+        while world.lessor.watches.is_behind(world.now, &world.lessor.config.bounds) {
             rest.extend(reported(&world.step(LessorInput::Timeout)));
             steps += 1;
         }

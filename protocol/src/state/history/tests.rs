@@ -7,13 +7,14 @@ use super::{
 use crate::{
     command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Proposal, Write},
     id::{LeaseId, Sequence, SessionId},
+    work::take_visited,
 };
 
 const UNBOUNDED: ScanBounds = ScanBounds { bytes: usize::MAX, events: usize::MAX };
 
 /// The watched events after a revision, in short form.
 fn reported(state: &State, after: u64, watched: &Watched) -> Vec<(u64, Vec<String>)> {
-    let HistoryScan::Found(found) = state.scan_after(Revision(after), watched, UNBOUNDED) else {
+    let HistoryScan::Found { found, .. } = state.scan_after(Revision(after), watched, UNBOUNDED) else {
         panic!("the revision is in the history")
     };
     assert_eq!(found.through, state.revision());
@@ -123,7 +124,8 @@ fn history_is_bounded_and_reports_compacted_revisions() {
     let changed: Vec<_> =
         state.changed_in_volume(&NodePath::root(), Revision(2)).expect("the revision is in the history").collect();
     assert_eq!(changed, [&data("/a")]);
-    assert_eq!(state.history.sizes(), [1, 1], "one object, changed several times");
+    let changes = usize::try_from(most).expect("a small number");
+    assert_eq!(state.history.sizes(), [1, 1, changes, changes], "one object, changed several times");
     assert_eq!(state.check(), Ok(()));
     assert_eq!(State::from_rows(state.rows()), Ok(state));
 }
@@ -218,7 +220,9 @@ fn history_scan_stops_between_changes_and_continues() {
     let scans = |watched: Watched, bounds: ScanBounds| {
         let (mut after, mut scans) = (Revision(0), Vec::new());
         while after < fixture.state.revision() {
-            let HistoryScan::Found(found) = fixture.state.scan_after(after, &watched, bounds) else { panic!("known") };
+            let HistoryScan::Found { found, .. } = fixture.state.scan_after(after, &watched, bounds) else {
+                panic!("known")
+            };
             after = found.through;
             scans.push((found.changes.iter().map(|change| change.events.len()).collect::<Vec<_>>(), after.0));
         }
@@ -229,19 +233,20 @@ fn history_scan_stops_between_changes_and_continues() {
     assert_eq!(scans(everything_below(), little), ones, "one change at least, and whole");
     assert_eq!(scans(Watched::Node(path("/d")), little), [(vec![1], 4)], "unwatched events have no weight");
     let short = ScanBounds { events: 1, ..UNBOUNDED };
-    assert_eq!(scans(Watched::Node(path("/d")), short), [(vec![], 1), (vec![], 2), (vec![1], 3), (vec![], 4)]);
-    let four = ScanBounds { events: 4, ..UNBOUNDED };
-    assert_eq!(
-        scans(Watched::Node(path("/d")), four),
-        [(vec![], 1), (vec![1], 3), (vec![], 4)],
-        "a change counts as examined"
-    );
+    assert_eq!(scans(Watched::Node(path("/d")), short), [(vec![1], 4)], "changes of other nodes do not count");
+    assert_eq!(scans(everything_below(), short), ones);
+    let five = ScanBounds { events: 5, ..UNBOUNDED };
+    assert_eq!(scans(everything_below(), five), [(vec![2, 1], 2), (vec![1, 1], 4)], "a change counts like an event");
+    let little = ScanBounds { bytes: 1, ..UNBOUNDED };
+    let subtree = Watched::Subtree(path("/a"));
+    assert_eq!(scans(subtree, little), [(vec![2], 1), (vec![1], 3), (vec![1], 4)], "up to before the next change");
     assert_eq!(scans(everything_below(), UNBOUNDED), [(vec![2, 1, 1, 1], 4)]);
     let events = fixture.state.events_after(Revision(1)).expect("known").filter_map(|(_, events)| events);
-    let two = events.take(2).map(|events| CHANGE_BYTES + weight_of(events)).sum();
+    let two = events.take(2).map(|events| CHANGE_BYTES + events.iter().map(Event::weight).sum::<usize>()).sum();
     for (bytes, expected) in [(two, 2), (two - 1, 1)] {
         let bounds = ScanBounds { bytes, ..UNBOUNDED };
-        let HistoryScan::Found(found) = fixture.state.scan_after(Revision(1), &everything_below(), bounds) else {
+        let HistoryScan::Found { found, .. } = fixture.state.scan_after(Revision(1), &everything_below(), bounds)
+        else {
             panic!("known")
         };
         assert_eq!(found.changes.len(), expected, "within {bytes} bytes");
@@ -260,7 +265,8 @@ fn watch_of_compacted_revision_is_refused() {
     }
     let scan = |after| fixture.state.scan_after(Revision(after), &Watched::Node(path("/none")), UNBOUNDED);
     assert_eq!((scan(0), scan(1)), (HistoryScan::Compacted(Revision(2)), HistoryScan::Compacted(Revision(2))));
-    let nothing = |through| HistoryScan::Found(Changes { changes: vec![], through: Revision(through) });
+    let nothing =
+        |through| HistoryScan::Found { found: Changes { changes: vec![], through: Revision(through) }, weight: 0 };
     assert_eq!((scan(2), scan(4), scan(9)), (nothing(4), nothing(4), nothing(9)), "the revision may be in the future");
     assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state.clone()), "the bound of the history is stored");
 }
@@ -300,18 +306,88 @@ fn watch_of_change_without_events_is_compacted() {
     fixture.rows = fixture.state.rows().collect();
     fixture.put(session, "/b", "2");
     let scan = |after, watched| fixture.state.scan_after(Revision(after), &watched, UNBOUNDED);
-    let HistoryScan::Found(found) = scan(0, everything_below()) else { panic!("the first change is in the history") };
+    let HistoryScan::Found { found, .. } = scan(0, everything_below()) else {
+        panic!("the first change is in the history")
+    };
     assert_eq!((found.changes.len(), found.through), (1, Revision(1)), "earlier changes come first");
     assert_eq!(scan(1, everything_below()), HistoryScan::Compacted(Revision(2)));
     assert_eq!(scan(1, Watched::Node(path("/a/x"))), HistoryScan::Compacted(Revision(2)));
     let subtree = HistoryEntry { sets: vec![subtree("/a")], events: None };
+    let mut index = EventIndex::default();
+    index.note(Revision(5), &subtree);
     for (at, concerns) in [("/a/x/y", true), ("/a", true), ("/b", false)] {
         let watched = [Watched::Node(path(at)), Watched::Subtree(path(at))];
-        assert_eq!(watched.map(|watched| subtree.concerns(&watched)), [concerns; 2], "{at}");
+        let next = Some(Revision(5)).filter(|_| concerns);
+        assert_eq!(watched.map(|watched| index.first_after(Revision(4), &watched)), [next; 2], "{at}");
     }
-    let HistoryScan::Found(found) = scan(0, Watched::Node(path("/b"))) else {
+    let above = |watched| index.first_after(Revision(4), &watched);
+    assert_eq!([above(Watched::Node(path("/"))), above(everything_below())], [None, Some(Revision(5))]);
+    assert_eq!(index.first_after(Revision(5), &everything_below()), None);
+    index.forget(Revision(5), &subtree);
+    assert_eq!(index.check(std::iter::empty()), Ok(()));
+    let HistoryScan::Found { found, .. } = scan(0, Watched::Node(path("/b"))) else {
         panic!("the change concerns other nodes")
     };
     assert_eq!((found.changes.len(), found.through), (2, Revision(3)));
     assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state.clone()));
+}
+
+/// A simple search through all changes, to compare with the index.
+fn first_watched(state: &State, after: u64, watched: &Watched) -> Option<Revision> {
+    let mut changes = state.events_after(Revision(after)).expect("the revision is in the history");
+    let is_watched = |events: Option<&[Event]>| events.into_iter().flatten().any(|event| watched.includes(&event.path));
+    changes.find(|(_, events)| is_watched(*events)).map(|(revision, _)| revision)
+}
+
+#[test]
+fn next_watched_revision_equals_that_of_a_walk() {
+    let mut fixture = Fixture::new();
+    fixture.state = State::new(crate::volume::VolumeSettings::DEFAULT).with_history(9);
+    fixture.rows = fixture.state.rows().collect();
+    fixture.run(Command::BeginEpoch { replica: 1, attempt: 1 });
+    let session = fixture.open();
+    let all = ["/", "/a", "/a/b", "/a/b/c", "/a-b", "/a0", "/a/b/d", "/e"];
+    for (place, at) in all.into_iter().skip(1).cycle().take(30).enumerate() {
+        fixture.put(session, at, "");
+        if place % 7 == 6 {
+            fixture.write(session, delete("/a", true)).expect("the node exists");
+        }
+        let rebuilt = State::from_rows(fixture.state.rows()).expect("the rows of a state");
+        for after in fixture.state.history_start().0..=fixture.state.revision().0 + 1 {
+            for watched in all.iter().flat_map(|at| [Watched::Node(path(at)), Watched::Subtree(path(at))]) {
+                let expected = first_watched(&fixture.state, after, &watched);
+                for state in [&fixture.state, &rebuilt] {
+                    assert_eq!(
+                        state.next_watched(Revision(after), &watched),
+                        Ok(expected),
+                        "{watched:?} after {after}"
+                    );
+                }
+            }
+        }
+    }
+    let forgotten = Revision(fixture.state.history_start().0 - 1);
+    assert_eq!(fixture.state.next_watched(forgotten, &everything_below()), Err(fixture.state.history_start()));
+}
+
+#[test]
+fn scan_examines_only_what_it_reports() {
+    let mut fixture = Fixture::new();
+    let session = fixture.open();
+    let list = |number: usize| NodePath::parse(&format!("/many/{number}")).expect("a path");
+    let then = (0..1000).map(|number| crate::transaction::Operation::put(list(number), "")).collect();
+    let transaction = crate::transaction::Transaction { then, ..crate::transaction::Transaction::new() };
+    fixture.write(session, Write::Transaction(transaction)).expect("new nodes");
+    for number in 0..100 {
+        fixture.put(session, &format!("/other/{number}"), "");
+    }
+    fixture.put(session, "/many/7", "again");
+    take_visited();
+    let HistoryScan::Found { found, .. } = fixture.state.scan_after(Revision(0), &Watched::Node(list(7)), UNBOUNDED)
+    else {
+        panic!("known")
+    };
+    let visited = take_visited();
+    assert_eq!(found.changes.iter().map(|change| change.events.len()).collect::<Vec<_>>(), [1, 1]);
+    assert!(visited <= 20, "{visited} of 1,100 events");
 }

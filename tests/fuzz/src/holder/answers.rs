@@ -136,7 +136,7 @@ impl World {
                 let from = after.unwrap_or_default();
                 let change = |draw: &mut Draw<'_>| {
                     let revision = Revision(from.0.saturating_add(draw.number(4)));
-                    Change { revision, events: Vec::new() }
+                    Change { revision, events: [].into() }
                 };
                 let changes = draw.list(3, change);
                 Answer::Changes(Changes { changes, through: Revision(from.0.saturating_add(draw.number(4))) })

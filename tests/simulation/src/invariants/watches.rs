@@ -5,7 +5,7 @@
 //! The check has two sources: the events that the true state keeps, and its nodes. A tree built
 //! from the events alone must equal the state's tree.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use leasehold_protocol::{
     change::{Change, Changes, Event, EventKind, Watched},
@@ -60,9 +60,9 @@ impl Happened {
         let from = self.revision();
         let changes = truth.events_after(from).ok_or("one entry made more changes than the history keeps")?;
         for (revision, events) in changes {
-            let events = events.ok_or("a change of this size cannot happen here")?.to_vec();
+            let events = events.ok_or("a change of this size cannot happen here")?;
             events.iter().for_each(|event| happen(&mut self.tree, event));
-            self.changes.push(Change { revision, events });
+            self.changes.push(Change { revision, events: events.into() });
             if revision.0.is_multiple_of(TREE_INTERVAL) {
                 self.trees.insert(revision.0, self.tree.clone());
             }
@@ -101,7 +101,7 @@ impl Happened {
             ));
         }
         let of_interest = |change: &Change| {
-            let events: Vec<Event> =
+            let events: Arc<[Event]> =
                 change.events.iter().filter(|event| watched.includes(&event.path)).cloned().collect();
             (!events.is_empty()).then_some(Change { revision: change.revision, events })
         };
