@@ -37,7 +37,7 @@ impl Ends {
                 let WatchItem::Change(change) = news else { continue };
                 let gone = change.events.into_iter().filter(|event| event.kind == EventKind::Delete);
                 for event in gone.filter(|event| event.reason == ChangeReason::Expired) {
-                    told.0.lock().expect("nobody panics").insert(event.path, at);
+                    told.0.lock().expect("nobody panics").insert(event.path.clone(), at);
                 }
             }
         });

@@ -31,7 +31,7 @@ pub const MAGIC: [u8; 4] = *b"LSHD";
 /// The version of all messages after the handshake, between clients, servers and replicas. Both
 /// sides must have the same version. Raise it when the bytes of a message change
 /// (`server/tests/replica/formats.rs` checks this).
-pub const PROTOCOL_VERSION: u16 = 10;
+pub const PROTOCOL_VERSION: u16 = 11;
 
 /// The longest time of a handshake. Two packets may be lost and sent again, after 1 and 2 seconds.
 /// Yet sockets with silent peers do not pile up.
