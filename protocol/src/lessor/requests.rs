@@ -33,7 +33,8 @@ impl Lessor {
     }
 
     /// Admits a request of a session that exists and is registered with this epoch. Then applies
-    /// what its header says: writes given up, consents, returns and renewals. Returns false if it refused the request.
+    /// what its header says: writes given up, consents, returns and renewals. Returns false if it
+    /// refused the request.
     fn admit(
         &mut self,
         requester: &mut Requester,

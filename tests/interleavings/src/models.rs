@@ -113,8 +113,8 @@ fn set(client: &Client, since: u64) {
     client.core.lock().expect("not poisoned").leases.set(&NodePath::root(), validity);
 }
 
-/// The volume lease ends, and the write goes on without a consent. The next lease revives all copies
-/// except the changed one, which the client drops before.
+/// The volume lease ends, and the write goes on without a consent. The next lease revives all
+/// copies except the changed one, which the client drops before.
 pub fn a_revival_and_a_hit() -> usize {
     explore(Client::cached, Planted::default(), &[revive_other_copies], Client::read)
 }
