@@ -35,7 +35,7 @@ impl Ends {
             while let Ok(news) = watch.next().await {
                 let at = boottime_ns();
                 let WatchItem::Change(change) = news else { continue };
-                let gone = change.events.into_iter().filter(|event| event.kind == EventKind::Delete);
+                let gone = change.events.iter().filter(|event| event.kind == EventKind::Delete);
                 for event in gone.filter(|event| event.reason == ChangeReason::Expired) {
                     told.0.lock().expect("nobody panics").insert(event.path.clone(), at);
                 }
