@@ -94,7 +94,7 @@ async fn stood_at_opening(client: &Client, top: &NodePath, from: Revision) -> us
     let (open, mut standing) = (top.child("open").unwrap(), BTreeSet::new());
     loop {
         let WatchItem::Change(change) = within(watch.next()).await.unwrap() else { continue };
-        for event in change.events.iter().cloned().filter(|event| top.is_parent_of(&event.path)) {
+        for event in change.events.iter().filter(|event| top.is_parent_of(&event.path)).cloned() {
             match event.kind {
                 EventKind::Put(_) if event.path == open => return standing.len(),
                 EventKind::Put(_) => standing.insert(event.path),
