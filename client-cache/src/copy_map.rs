@@ -1,6 +1,6 @@
 //! A concurrent map of cached copies that the driver changes without waiting for readers.
 //!
-//! The key is a 64-bit hash of a path, its *code*. The value is a slot of half a cache line. A
+//! The key is a 64-bit hash of a path, its *code*. A code and its slot take half a cache line. A
 //! reader has the slot's shard locked for reading while it uses the slot.
 //!
 //! *The obvious way* removes a copy from the map to end it. That takes the shard's write lock. But
@@ -104,7 +104,7 @@ pub(crate) struct CopyMap {
     is_gate_closed: AtomicBool,
     has_waiting: AtomicBool,
     /// The changes that wait for readers: the copy to install, or `None` to remove a copy that has
-    /// ended. If there is a copy, the map has none of this code that has not ended. Locked under
+    /// ended. While a copy waits here, any copy of the same code in the map has ended. Locked under
     /// the driver's lock only.
     waiting: Mutex<HashMap<u64, Option<CopySlot>>>,
 }
@@ -148,7 +148,7 @@ impl CopyMap {
         self.has_waiting.load(Relaxed)
     }
 
-    /// Makes readers that come wait for a moment, until the guard is dropped.
+    /// Asks readers that come to yield while the guard lives, a bounded number of times.
     pub(crate) fn hold_readers(&self) -> ReadersHeld<'_> {
         self.is_gate_closed.store(true, Relaxed);
         ReadersHeld(&self.is_gate_closed)

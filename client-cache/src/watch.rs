@@ -152,14 +152,14 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Waits for the next change, or for a progress mark. As long as a server answers, a mark comes
-    /// every few seconds at least. Nothing is lost if the future is dropped.
+    /// Waits for the next change, or for a progress mark. As long as a server answers, one of them
+    /// comes every few seconds at least. Nothing is lost if the future is dropped.
     ///
     /// # Errors
     ///
     /// [`WatchError::Compacted`] if the history no longer has the next change: read again and watch
-    /// from there, as [`Client::list_and_watch`] does. Any other [`WatchError`] means that the
-    /// watch has ended. Later calls return the same error.
+    /// from there, as [`Client::list_and_watch`] does. After any error the watch has ended, and
+    /// later calls return the same error.
     pub async fn next(&mut self) -> Result<WatchItem, WatchError> {
         poll_fn(|cx| self.poll_item(cx)).await
     }
@@ -196,7 +196,8 @@ impl Watch {
         }
     }
 
-    /// The [`WatchBuilder::from`] of a watch that continues after this one.
+    /// The revision to give to [`WatchBuilder::from`], so that a new watch continues where this one
+    /// stopped.
     pub fn resume_from(&self) -> Revision {
         self.next_revision
     }

@@ -207,19 +207,20 @@ pub enum Body {
     /// all earlier reports to the session.
     ///
     /// Changes are committed, so they need no proof of leadership. Only a watch without `after`
-    /// needs one. The server refuses with [`Refusal::Compacted`] if the revision is compacted.
-    /// Lost: the client asks the next leader from the same revision. Twice: the client recognizes
-    /// repeated changes by their revisions.
+    /// needs one. The server refuses with [`Refusal::Compacted`] if a change after the revision is
+    /// compacted, or is stored without its events. Lost: the client asks the next leader from the
+    /// same revision. Twice: the client ignores the answer to an earlier sending.
     Watch {
         /// The scope of the watch.
         watched: Watched,
         /// The last known change: the watch reports all later changes. None: the watch begins now,
         /// and the first answer only says at which revision.
         after: Option<Revision>,
-        /// The longest time until the answer; at most [`WATCH_WAIT_MAX`].
+        /// The longest time until the answer; at most [`WATCH_WAIT_MAX`]. While reports are held
+        /// up, some seconds more.
         wait: Duration,
-        /// About the most bytes of changes in one answer; at most [`CHANGES_BYTES_MAX`]. At least
-        /// one whole change is reported.
+        /// About the most bytes of changes in one answer; at most [`CHANGES_BYTES_MAX`]. The first
+        /// change may exceed it.
         bytes_max: u32,
     },
     /// Asks for one page of all nodes of a subtree with their data, as of one revision. Sent

@@ -35,7 +35,8 @@ impl Driver {
         loop {
             let wait = self.set_timer();
             tokio::select! {
-                () = self.closed.cancelled() => return,
+                // Nobody retries later: free what readers have held up until now.
+                () = self.closed.cancelled() => return self.finish_waiting(),
                 () = self.timer.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }

@@ -120,11 +120,12 @@ impl Driver {
         self.core.lock().registration_leases.remove(&(path.clone(), number));
     }
 
-    /// How long the lease certainly lasts that the node was attached to by this put.
+    /// Whether the node that was put with this revision has the same lease as this lock.
     pub(crate) fn is_attached_with_lock(&self, path: &NodePath, put: Revision, lock: LockId) -> bool {
         self.core.lock().holder.is_attached_with_lock(path, put, lock)
     }
 
+    /// How long the lease certainly lasts that the node was attached to by this put.
     pub(crate) fn registration_remaining(&self, path: &NodePath, put: Revision) -> Duration {
         self.core.lock().holder.attached_remaining(path, put, clock::now())
     }

@@ -5,8 +5,9 @@
 //! transaction that compares the lock puts the node, and attaches it to the session's lease on the
 //! volume. The lock lives under the same lease, so both end together, at the latest by this
 //! client's own clock. If a volume was made between the two requests, they have different leases.
-//! Then the client leaves and joins again. After a suspension, the clock may have ended the lock
-//! although the servers still have the lease. Then the client removes the node.
+//! Then the client leaves. It joins again, if nobody can have counted it. After a suspension, the
+//! clock may have ended the lock although the servers still have the lease. Then the client removes
+//! the node.
 //!
 //! # Why no node is left behind
 //!
@@ -96,11 +97,13 @@ impl PartyNode {
                         place.leave_when_over();
                         return Ok(Some(place));
                     }
-                    // Somebody made a volume meanwhile. The node could be removed before the lock
-                    // ends. If the lock has ended already, so much the better.
-                    match place.leave().await {
-                        Ok(()) | Err(LockError::Lost { .. }) => {}
-                        Err(error) => return Err(error.into()),
+                    // Somebody made a volume meanwhile, so the node could be removed before the
+                    // lock ends. Or the lease of both has ended.
+                    let lost = place.lost_error();
+                    place.leave().await?;
+                    if unless.is_some() {
+                        // Others may have counted this party, and have gone on.
+                        return Err(lost.into());
                     }
                     place = self.lock_new_node().await?;
                 }

@@ -55,17 +55,17 @@ impl Lessor {
         self.gather(write_id, cx);
     }
 
-    /// Whether orphans wait, and one more purge may begin. Purges of any number of volumes may
-    /// wait, so the memory of all pending writes bounds them too. They may take as much of it as
-    /// the writes of clients, and one purge may always wait.
+    /// Whether a lease with orphans waits, and one more purge may begin. Purges in any number of
+    /// volumes may wait. So a purge begins only while all pending writes, purges included, take
+    /// less than twice `writes_bytes_max`. If no purge is pending, one may always begin.
     pub(super) fn may_remove_orphans(&self) -> bool {
         let has_memory = self.writes.purges() == 0 || self.writes.bytes() / 2 < self.config.bounds.writes_bytes_max;
         self.epoch.is_some() && self.orphans.is_ready() && has_memory
     }
 
     fn purge_bounds(&self) -> PurgeBounds {
-        // Together the leases have at most as many nodes as one command removes. A single lease
-        // never has more.
+        // Together the leases of one purge have at most as many nodes. A single lease may have a
+        // few more, because the puts of one transaction do not count each other.
         let nodes = State::REMOVED_NODES_MAX;
         PurgeBounds { leases: self.config.bounds.purge_leases_max, nodes, purges: self.config.bounds.purges_max }
     }
@@ -97,8 +97,9 @@ fn lists_of_all(leases: &BTreeSet<Incarnation>, sets_max: usize, state: &State) 
     lists
 }
 
-/// The lists of children that the purge of this lease changes. If they are more than `sets_max`,
-/// the common subtree of those in each volume, so that the purge names no other volume beside them.
+/// The lists of children that the purge of this lease changes. If they are more than `sets_max`:
+/// for each volume, the common subtree of its lists. If the volumes are too many as well: one
+/// subtree with all lists.
 pub(super) fn lists_of(lease: Incarnation, sets_max: usize, state: &State) -> Vec<ObjectSet> {
     let lists = state.attached_parent_counts(lease);
     if lists.len() <= sets_max {

@@ -7,14 +7,17 @@
 //! # When a report has arrived
 //!
 //! A client asks for the changes after the end of the last report. So the next request of a watch
-//! acknowledges its report. A connection delivers in order, so that request also acknowledges all
-//! earlier reports of the session. A new registration, and the end of the session, end the count of
-//! the reports before it: they have arrived, or are lost with their connection.
+//! acknowledges its report, and all earlier reports of the session. Answers can overtake each
+//! other. So the lessor may stop counting an earlier report a little too early, which costs only
+//! memory. The lessor also stops counting a session's reports when the session registers anew or
+//! ends.
 //!
-//! A slow application may ask much later, or cancel its watch. So two times end the count too:
+//! A slow application may ask much later, or cancel its watch. So the lessor also stops counting a
+//! report after one of two times:
 //!
-//! - A client leaves a server from which it hears nothing for 3 s. If its requests still come when
-//!   nothing was acknowledged for [`TAKEN_AFTER`], its reports have arrived.
+//! - A client leaves a server that leaves its requests unanswered for some seconds. So if its
+//!   requests still come when nothing was acknowledged for [`TAKEN_AFTER`], its connection works,
+//!   and its reports have probably arrived.
 //! - A connection whose client takes nothing ends within 30 s (`UNACKNOWLEDGED_MAX` in
 //!   `protocol/wire/src/socket.rs`). After [`LOST_AFTER`], a report has arrived or is lost.
 
@@ -33,7 +36,8 @@ use crate::{
 
 use super::LessorBounds;
 
-/// After this time without an acknowledgement, a client whose requests still come has its reports.
+/// After this time without an acknowledgement, a client whose requests still come counts as having
+/// its reports.
 const TAKEN_AFTER: Duration = Duration::from_secs(5);
 
 /// After this time, a report has arrived, or its connection has ended.

@@ -1,9 +1,9 @@
 //! Watches that wait until something in their scope changes.
 //!
 //! A watch is one request. The lessor answers it as soon as there are changes to report, and the
-//! client asks again from where the answer ended. So a server stores nothing of a watcher but the
-//! waiting request. A slow watcher asks later, and delays no other client. Any leader can continue
-//! where another stopped, because the history is in the replicated state.
+//! client asks again from where the answer ended. So a server stores of a watcher only its waiting
+//! request, and the sizes of reports that may not have arrived. A slow watcher asks later. Any
+//! leader can continue where another stopped, because the history is in the replicated state.
 //!
 //! # Why no proof of leadership is needed
 //!
@@ -19,19 +19,21 @@
 //! all watches. If a watch is not woken, nothing in its scope has changed since it began to wait.
 //! When its time is up, the lessor answers it without another scan.
 //!
-//! A watch that arrives with something to report is woken too, and has no other rights than those
-//! that waited: the lessor finds this out by an index, without a scan.
+//! If a watch arrives with something to report, an index says so, without a scan. If no woken watch
+//! has a turn, and the bounds allow it, the lessor answers at once. Otherwise the watch is woken,
+//! and waits for its turn.
 //!
 //! # When woken watches are answered
 //!
 //! Woken watches are answered in the order of their arrival. The lessor spreads large reports to
 //! many watchers over several steps, and serves other requests in between. It also waits while too
 //! many bytes of reports are on their way, to one session or to all ([`WatchReports`]). A session
-//! whose reports are not taken loses its turn, and delays no other session.
+//! at its own bound loses its turn, and the others go on. At the bound for all sessions, every
+//! woken watch waits.
 //!
-//! A woken watch gets its changes even if its time is up meanwhile. But a client leaves a server
-//! that does not answer. So a watch that waits for earlier reports to arrive gets a progress mark
-//! after its wait. The mark is before the changes, so the next request gets them.
+//! A woken watch keeps its turn when its time is up. But a client leaves a server that does not
+//! answer. So if no report may be sent then, the watch gets a progress mark. The mark is before its
+//! first unreported change, so the next request gets the changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -66,13 +68,14 @@ pub(super) struct WatchRequest {
 struct WaitingWatch {
     requester: Requester,
     watched: Watched,
-    /// Between this revision and the last scan, nothing in its scope has changed.
+    /// All changes in its scope up to this revision have been reported.
     after: Revision,
     bytes_max: u32,
     ends_at: Instant,
     /// When it gets a progress mark although there are changes, if they must wait.
     mark_at: Instant,
-    /// It is woken: nothing in its scope changed up to this revision, and the next change did.
+    /// `Some` if it is woken. Between `after` and this revision nothing in its scope changed. A
+    /// later change may have.
     woken: Option<Revision>,
 }
 
@@ -195,8 +198,8 @@ impl WaitingWatches {
         found
     }
 
-    /// Adds the watches of subtrees above a node. A node that was examined is not examined again,
-    /// nor are those above it: many events have few nodes above them, and these many watches.
+    /// Adds the watches of subtrees above a node. Many events may share a few nodes above them, and
+    /// each of these nodes may have many watches. So each node is examined once.
     fn find_above(&self, path: &NodePath, examined: &mut BTreeSet<NodePath>, found: &mut BTreeSet<RequestId>) {
         for above in path.ancestors().take_while(|above| examined.insert(above.clone())) {
             let ids = self.subtrees.get(&above);
@@ -393,8 +396,9 @@ impl Lessor {
         self.mark_progress(next.is_none(), cx);
     }
 
-    /// Answers watches whose time is up without changes: those that are not woken, and the woken
-    /// ones if `are_blocked`. The others get their changes in the next steps.
+    /// Sends a mark, and no changes, to each watch whose time is up. A woken watch gets one only if
+    /// no report may be sent now (`are_blocked`). The other woken ones get their changes in the
+    /// next steps.
     fn mark_progress(&mut self, are_blocked: bool, cx: &mut StepContext<'_>) {
         let bounds = &self.config.bounds;
         let over = |times: &BTreeSet<(Instant, RequestId)>| {
@@ -412,7 +416,7 @@ impl Lessor {
         }
     }
 
-    /// Marks the watches that the changes applied since the last call concern.
+    /// Wakes each watch whose scope a change since the last call concerns.
     fn wake(&mut self, state: &State) {
         let from = std::mem::replace(&mut self.watches.seen, state.revision());
         if from == state.revision() || self.watches.waiting.is_empty() {

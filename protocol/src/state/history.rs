@@ -4,9 +4,10 @@
 //! revival of copies, and the [events](crate::change), which watchers receive. Compaction depends
 //! on the changes alone, so all replicas compact the same changes.
 //!
-//! The history stores a change with very many events without them. These events would not fit into
-//! one answer, and would displace the rest of the history. A client that watches a node of such a
-//! change must start over from a fresh read.
+//! If the events of a change weigh more than [`State::CHANGE_BYTES_MAX`], the history stores the
+//! change without its events. These events would not fit into one answer, and would displace the
+//! rest of the history. A client that watches a node of such a change must start over from a fresh
+//! read.
 
 #[cfg(test)]
 use std::collections::BTreeSet;
@@ -127,7 +128,7 @@ impl State {
     /// cost is proportional to the number of these sets. They may reach beyond the volume, or be in
     /// a part that the volume no longer has.
     ///
-    /// `None` if `revision` is compacted, or has not come yet.
+    /// `None` if a change after `revision` is compacted, or `revision` has not come yet.
     pub fn changed_in_volume(&self, volume: &NodePath, revision: Revision) -> Option<impl Iterator<Item = &ObjectSet>> {
         let is_in_history = (self.meta.history_start..=self.meta.revision).contains(&revision);
         is_in_history.then(|| self.history.latest.after(revision, volume))
@@ -151,7 +152,7 @@ impl State {
         self.meta.history_start
     }
 
-    /// The changes after a revision, in order. `None` if the revision is compacted.
+    /// The changes after a revision, in order. `None` if one of them is compacted.
     fn entries_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, &HistoryEntry)>> {
         let skipped = usize::try_from(revision.0.checked_sub(self.meta.history_start.0)?).ok()?;
         let changes = self.history.changes.range(skipped.min(self.history.changes.len())..);
@@ -161,7 +162,7 @@ impl State {
     }
 
     /// The events of each change after a revision, in order. A change without stored events has
-    /// `None`. The result is `None` if the revision is compacted.
+    /// `None`. The result is `None` if a change after the revision is compacted.
     pub fn events_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, Option<&[Event]>)>> {
         let changes = self.entries_after(revision)?;
         Some(changes.map(|(revision, change)| (revision, change.events.as_ref().map(ChangeEvents::all))))
@@ -172,12 +173,14 @@ impl State {
         self.change(revision).map_or(&[], |change| &change.sets)
     }
 
-    /// The first change after a revision that a watch must report, or of which it must say that it
-    /// cannot. `None` if there is none yet. The cost does not depend on the number of changes.
+    /// The first change after a revision with events in the scope. A change without stored events
+    /// counts if it may have had some. `None` if there is none yet. The cost does not depend on the
+    /// number of changes.
     ///
     /// # Errors
     ///
-    /// The revision is compacted. A watch can start after the returned revision, but not earlier.
+    /// A change after the revision is compacted. A watch can start after the returned revision, but
+    /// not earlier.
     pub(crate) fn next_watched(&self, after: Revision, watched: &Watched) -> Result<Option<Revision>, Revision> {
         if after < self.meta.history_start && !self.planted.has(Bug::CompactionUnnoticed) {
             return Err(self.meta.history_start);

@@ -25,8 +25,8 @@ type OrphanVolumes = BTreeSet<NodePath>;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::lessor) struct OrphanQueue {
-    /// Leases whose volumes are not known, in parts that are not empty. Some may no longer have
-    /// orphans.
+    /// Leases of whose orphans the volumes are not known yet. No element is empty. Some leases may
+    /// no longer have orphans.
     unsorted: Vec<BTreeSet<Incarnation>>,
     by_volumes: BTreeMap<OrphanVolumes, BTreeSet<Incarnation>>,
     /// Those keys of `by_volumes` for which one more purge may begin.
@@ -59,8 +59,9 @@ impl OrphanQueue {
         }
     }
 
-    /// Sorts anew all leases with orphans that this new or deleted volume may contain. Otherwise
-    /// they could wait behind the purges of the volume that contained them before.
+    /// Forgets the volumes of all orphans that this new, changed or removed volume may contain, so
+    /// that they are found anew. Otherwise their leases could wait behind the purges of the volume
+    /// that contained them before.
     pub(in crate::lessor) fn volume_changed(&mut self, top: &NodePath) {
         let is_concerned = |volumes: &&OrphanVolumes| volumes.iter().any(|volume| volume.contains(top));
         let concerned: Vec<OrphanVolumes> =
@@ -89,8 +90,8 @@ impl OrphanQueue {
         self.unsorted.iter().chain(self.by_volumes.values()).map(BTreeSet::len).sum()
     }
 
-    /// Takes leases for the next purge, whose orphans are all in the same volumes. Empty if each
-    /// set of volumes with orphans has its most purges.
+    /// Takes leases for the next purge. All their orphans are in one set of volumes. Returns no
+    /// lease if no purge may begin, or if the orphans are gone.
     pub(super) fn take(&mut self, bounds: PurgeBounds, state: &State) -> (OrphanVolumes, BTreeSet<Incarnation>) {
         self.sort(bounds, state);
         let mut leases = BTreeSet::new();

@@ -3,9 +3,9 @@
 //! changes (S10b in docs/PROTOCOL.md). After a failover all watches return at one time.
 //!
 //! Each change is noted at the nodes of its events, and at the nodes above them. The index is
-//! derived from the history: no row has it, and a replica rebuilds it from its rows. A change that
-//! is compacted leaves it. So its memory follows the history. Its directories are nodes that exist,
-//! or whose removals are in the history.
+//! derived from the history, and has no rows of its own. A change that is compacted leaves it. So
+//! its memory follows the history. Each path in it is a node that exists, or that a change in the
+//! history removed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -31,7 +31,8 @@ impl ChangeEvents {
         let mut by_path: Vec<u32> = Vec::new();
         if all.len() > FEW_EVENTS {
             by_path.extend((0_u32..).take(all.len()));
-            // Events are in the order of paths, or in the opposite order, so this is one pass.
+            // Usually the events are in the order of paths, or in the opposite order. Then this is
+            // one pass.
             by_path.sort_by(|one, other| all[*one as usize].path.cmp(&all[*other as usize].path));
         }
         let weight = all.iter().map(Event::weight).sum();
