@@ -68,9 +68,9 @@ struct ReportInFlight {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct SessionReports {
     numbers: BTreeSet<u64>,
-    /// The requests that acknowledge reports. If two reports of one scope end at one revision, the
-    /// first one.
-    awaited: BTreeMap<(Watched, Revision), u64>,
+    /// The requests that acknowledge reports. Several reports of one scope may end at one revision.
+    /// Then each such request acknowledges the oldest of them.
+    awaited: BTreeMap<(Watched, Revision), BTreeSet<u64>>,
     bytes: usize,
     /// The last acknowledgement, or the first report since then.
     quiet_from: Instant,
@@ -95,7 +95,7 @@ impl WatchReports {
             quiet_from: now,
         });
         own.numbers.insert(self.last);
-        own.awaited.entry((watched.clone(), through)).or_insert(self.last);
+        own.awaited.entry((watched.clone(), through)).or_default().insert(self.last);
         own.bytes += bytes;
         self.bytes += bytes;
         self.reports.insert(self.last, ReportInFlight { session, watched, through, bytes, sent_at: now });
@@ -104,7 +104,7 @@ impl WatchReports {
     /// A watch asks for the changes after this revision: if a report ended there, it has arrived.
     pub(super) fn acknowledge(&mut self, session: SessionId, watched: &Watched, after: Revision, now: Instant) {
         let Some(own) = self.sessions.get_mut(&session) else { return };
-        if let Some(through) = own.awaited.get(&(watched.clone(), after)).copied() {
+        if let Some(through) = own.awaited.get(&(watched.clone(), after)).and_then(|numbers| numbers.first().copied()) {
             own.quiet_from = now;
             self.remove_own(session, |number, _| number <= through);
         }
@@ -155,8 +155,11 @@ impl WatchReports {
             own.bytes -= bytes;
             own.numbers.remove(&number);
             let request = (watched, through);
-            if own.awaited.get(&request) == Some(&number) {
-                own.awaited.remove(&request);
+            if let Some(numbers) = own.awaited.get_mut(&request) {
+                numbers.remove(&number);
+                if numbers.is_empty() {
+                    own.awaited.remove(&request);
+                }
             }
             if own.numbers.is_empty() {
                 self.sessions.remove(&session);
@@ -189,7 +192,7 @@ impl WatchReports {
 
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 3] {
-        let awaited = self.sessions.values().map(|own| own.awaited.len()).sum();
+        let awaited = self.sessions.values().flat_map(|own| own.awaited.values()).map(BTreeSet::len).sum();
         [self.reports.len(), self.sessions.len(), awaited]
     }
 
@@ -203,7 +206,7 @@ impl WatchReports {
                 .numbers
                 .iter()
                 .all(|number| self.reports.get(number).is_some_and(|report| report.session == *session));
-            let is_awaited = own.awaited.values().all(|number| own.numbers.contains(number));
+            let is_awaited = own.awaited.values().flatten().copied().collect::<BTreeSet<u64>>() == own.numbers;
             if own.numbers.is_empty() || !are_own || !is_awaited || sum(&own.numbers) != own.bytes {
                 return Err(format!("the reports in flight to session {session} do not match: {own:?}"));
             }

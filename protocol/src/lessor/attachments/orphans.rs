@@ -59,9 +59,9 @@ impl OrphanQueue {
         }
     }
 
-    /// Forgets the volumes of all orphans that this new, changed or removed volume may contain, so
-    /// that they are found anew. Otherwise their leases could wait behind the purges of the volume
-    /// that contained them before.
+    /// Forgets the volumes of all orphans that this new or removed volume may contain, so that they
+    /// are found anew. Otherwise their leases could wait behind the purges of the volume that
+    /// contained them before.
     pub(in crate::lessor) fn volume_changed(&mut self, top: &NodePath) {
         let is_concerned = |volumes: &&OrphanVolumes| volumes.iter().any(|volume| volume.contains(top));
         let concerned: Vec<OrphanVolumes> =
@@ -91,7 +91,7 @@ impl OrphanQueue {
     }
 
     /// Takes leases for the next purge. All their orphans are in one set of volumes. Returns no
-    /// lease if no purge may begin, or if the orphans are gone.
+    /// lease if no purge may begin, or if the orphans of those that it examined are gone.
     pub(super) fn take(&mut self, bounds: PurgeBounds, state: &State) -> (OrphanVolumes, BTreeSet<Incarnation>) {
         self.sort(bounds, state);
         let mut leases = BTreeSet::new();
@@ -100,9 +100,8 @@ impl OrphanQueue {
             return (OrphanVolumes::new(), leases);
         };
         let mut nodes = 0;
-        while leases.len() < bounds.leases
-            && let Some(lease) = self.by_volumes.get(&volumes).and_then(|leases| leases.first().copied())
-        {
+        for _ in 0..bounds.leases {
+            let Some(lease) = self.by_volumes.get(&volumes).and_then(|leases| leases.first().copied()) else { break };
             visit(1);
             // Meanwhile a write may have removed some of the orphans.
             let present = volumes_of_orphans(lease, state);

@@ -95,3 +95,35 @@ fn write_behind_one_given_up_still_waits_for_those_ahead() {
     world.commit();
     assert_eq!(world.state.node(&path("/a")).map(|node| node.version), Some(4));
 }
+
+#[test]
+fn writes_given_up_together_propose_none_of_them() {
+    let mut world = World::new();
+    let [writer, other] = [(); 2].map(|()| world.session());
+    world.write(writer, put("/a", b"0"));
+    world.commit();
+    world.holder(&data("/b"));
+    let then = ["/a", "/b"].map(|node| Operation::put(path(node), "1")).to_vec();
+    let both = Write::Transaction(Transaction { then, ..Transaction::new() });
+    assert_eq!(recalls(&world.write(writer, both)).len(), 1);
+    // These two wait for the transaction alone.
+    world.write(writer, put("/a", b"2"));
+    world.write(other, put("/a", b"3"));
+    // A request that is no write gives all of them up.
+    let header = RequestHeader {
+        session: writer,
+        epoch: world.state.epoch(),
+        registration: world.registration(writer),
+        sequence: Sequence(world.sequence + 1),
+        unanswered_from: Sequence(world.sequence + 1),
+        ..RequestHeader::default()
+    };
+    let refused = replies(&world.send(Request { header, body: Body::Heartbeat(Default::default()) }));
+    let is_refused = |response: &&Response| matches!(response.result, Err(Refusal::OutsideWindow { .. }));
+    assert_eq!(refused.iter().filter(is_refused).count(), 2);
+    assert_eq!(world.lessor.writes.len(), 1, "the other session's write remains");
+    world.check();
+    assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
+    let node = world.state.node(&path("/a")).expect("the node exists");
+    assert_eq!((node.version, node.value.as_ref()), (2, b"3".as_ref()));
+}

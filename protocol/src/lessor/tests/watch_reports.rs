@@ -285,3 +285,21 @@ fn watch_whose_change_is_compacted_before_its_turn_starts_over() {
     let refusals = replies(&effects).into_iter().filter(|reply| matches!(reply.result, Err(Refusal::Compacted { .. })));
     assert_eq!(refusals.count(), 2, "the new request, and the one that has waited since the first change");
 }
+
+/// One large change may have many watchers of one session with the same scope.
+#[test]
+fn each_request_acknowledges_one_of_equal_reports() {
+    let mut reports = super::super::watch_reports::WatchReports::default();
+    let (session, watched, through) = (SessionId(1), Watched::Subtree(NodePath::root()), Revision(7));
+    (0..3).for_each(|_| reports.add(session, watched.clone(), through, (10, Instant::ZERO)));
+    for _ in 0..5 {
+        reports.acknowledge(session, &watched, through, Instant::ZERO);
+        assert_eq!(reports.bytes_to(session), 20, "only the oldest has certainly arrived");
+        reports.add(session, watched.clone(), through, (10, Instant::ZERO));
+    }
+    for left in [20, 10, 0, 0] {
+        reports.acknowledge(session, &watched, through, Instant::ZERO);
+        assert_eq!(reports.bytes_to(session), left);
+    }
+    assert_eq!(reports.check(), Ok(()));
+}

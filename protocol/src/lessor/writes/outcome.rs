@@ -66,7 +66,9 @@ impl Lessor {
                 Write::CreateVolume { path, .. } | Write::SetVolume { path, .. } | Write::RemoveVolume { path },
             ) => {
                 self.reset_volume_copies(path, cx.state);
-                self.orphans.volume_changed(path);
+                if !matches!(request.write, Write::SetVolume { .. }) {
+                    self.orphans.volume_changed(path);
+                }
                 self.check_lease_limit(path, cx.state);
                 self.counters.0.volume_changed(path, cx.state, cx.now);
                 self.terms_by_use.volume_changed(path);
@@ -130,8 +132,21 @@ impl Lessor {
         cx: &mut StepContext<'_>,
     ) {
         let (lowest, highest) = (unanswered_from, unanswered_from.window_end());
-        for write_id in self.writes.unproposed_below(session, unanswered_from) {
-            self.write_refused(write_id, |_, got| Refusal::OutsideWindow { got, lowest, highest }, cx);
+        let (mut ready, mut footprints) = (Vec::new(), Vec::new());
+        // All of them leave before any write is proposed. Otherwise the end of the first could
+        // propose the next, and its command would outlive it.
+        for write_id in self.writes.unproposed_below(session, unanswered_from).into_iter().rev() {
+            let Some((request, footprint, freed)) = self.finish_client_write(write_id) else { continue };
+            let refusal = Refusal::OutsideWindow { got: request.sequence, lowest, highest };
+            for requester in &request.requesters {
+                self.reply(requester, Err(refusal.clone()), cx);
+            }
+            ready.extend(freed);
+            footprints.push(footprint);
+        }
+        self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
+        for footprint in footprints {
+            self.resume_next_values(&footprint, cx);
         }
     }
 
