@@ -182,9 +182,9 @@ impl Lessor {
         }
     }
 
-    /// The granted and the waiting locks on a node, in the order of arrival.
-    /// The locks on a node from `after` on, as many as one answer may have. A node has at most
-    /// [`LOCKS_PER_NODE_MAX`](crate::state::LOCKS_PER_NODE_MAX) locks, so those before `after` are few.
+    /// The granted and the waiting locks on a node after the lock `after`, in the order of arrival,
+    /// as many as one answer may have. It walks the earlier ones too: a node has at most
+    /// [`LOCKS_PER_NODE_MAX`](crate::state::LOCKS_PER_NODE_MAX) locks.
     pub(super) fn lock_page(&self, path: &NodePath, after: Option<LockId>, cx: &StepContext<'_>) -> LockPage {
         let state = cx.state;
         let info = |(id, record): (LockId, &crate::state::LockRecord)| LockInfo {

@@ -110,13 +110,15 @@ impl WatchReports {
         }
     }
 
-    /// A request of the session has arrived.
-    pub(super) fn heard_from(&mut self, session: SessionId, now: Instant) {
-        let Some(own) = self.sessions.get_mut(&session) else { return };
-        if now >= own.quiet_from.after(TAKEN_AFTER) {
+    /// A request of the session has arrived. Returns true if reports may have stopped counting.
+    pub(super) fn heard_from(&mut self, session: SessionId, now: Instant) -> bool {
+        let Some(own) = self.sessions.get_mut(&session) else { return false };
+        let is_quiet = now >= own.quiet_from.after(TAKEN_AFTER);
+        if is_quiet {
             own.quiet_from = now;
             self.remove_own(session, |_, report| now >= report.sent_at.after(TAKEN_AFTER));
         }
+        is_quiet
     }
 
     /// The session has registered again, or has ended.

@@ -170,8 +170,10 @@ impl WaitingWatches {
 
     /// Handles the arrival of a request of the session.
     pub(super) fn heard_from(&mut self, session: SessionId, now: Instant, bounds: &LessorBounds) {
-        self.reports.heard_from(session, now);
-        self.update_turn(session, bounds);
+        // On the path of every renewal: nearly always nothing changes.
+        if self.reports.heard_from(session, now) {
+            self.update_turn(session, bounds);
+        }
     }
 
     fn places(&mut self, watched: &Watched) -> &mut BTreeMap<NodePath, BTreeSet<RequestId>> {

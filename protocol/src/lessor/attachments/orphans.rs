@@ -42,9 +42,9 @@ pub(in crate::lessor) struct OrphanQueue {
 /// The bounds of one step and one purge.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PurgeBounds {
-    /// The most leases that one step sorts, and that one purge takes.
+    /// The most leases whose volumes one step finds out. Also the most leases of one purge.
     pub(super) leases: usize,
-    /// The most nodes that one step sorts, and that one purge takes. The first lease may exceed it.
+    /// The most nodes of the leases of one step, and of one purge. The first lease may exceed it.
     pub(super) nodes: usize,
     /// The most purges that wait for one set of volumes.
     pub(super) purges: usize,

@@ -1,9 +1,9 @@
-//! Writes that their client has given up: dropped, unless they are proposed (S9).
+//! Tests of writes that a client gives up. The leader drops them, unless they are proposed (S9).
 
 use super::*;
 use crate::transaction::{Operation, Transaction};
 
-/// A write of `/a` whose session has given up all its earlier writes.
+/// Sends a write of `/a`. It says that the session gives up all its earlier writes.
 fn put_and_give_up_earlier(world: &mut World, writer: SessionId) -> Vec<LessorEffect> {
     world.sequence += 1;
     let sequence = Sequence(world.sequence);

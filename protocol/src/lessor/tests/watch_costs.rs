@@ -1,4 +1,5 @@
-//! The work of watches: it follows what they report, not how much else has changed (S10b).
+//! Tests of the cost of watches. It depends on what they report, and not on what else has changed
+//! (S10b).
 
 use super::*;
 use crate::{change::Watched, command::Attach, message::CHANGES_BYTES_MAX, work::take_visited};

@@ -199,7 +199,7 @@ fn session_whose_reports_are_not_taken_delays_no_other() {
     }
 }
 
-/// Two watches of one session, of which the first has a report in flight, and the second waits.
+/// Makes two watches of one session. A report to the first is in flight, and the second waits.
 fn one_in_flight() -> (World, SessionId, SessionId) {
     let (mut world, writer, watchers) = watched_world(1);
     let session = watchers.asked.values().next().expect("one watch").0;

@@ -122,9 +122,9 @@ impl Lessor {
         self.resume_next_values(&footprint, cx);
     }
 
-    /// Drops the writes that the session has given up, unless they are proposed. Otherwise they
-    /// would wait on, and fill the table of pending writes, while a client gives up one write after
-    /// the other.
+    /// Drops those writes of the session that are not proposed and have numbers below
+    /// `unanswered_from`: the client has given them up. Otherwise a client that gives up one write
+    /// after the other would fill the table of pending writes.
     pub(in crate::lessor) fn drop_given_up(
         &mut self,
         session: SessionId,
