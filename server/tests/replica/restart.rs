@@ -44,10 +44,6 @@ const NODES: u64 = 10_000;
 /// How often the replica is killed, spread over its writes.
 const KILLS: u64 = 4;
 
-/// The most processor time of a restart, until the replica serves. The elapsed time is printed too,
-/// but on a shared machine it says little.
-const RESTART_WORK_MAX: Duration = Duration::from_secs(2);
-
 /// How far the log may exceed its bounds: entries that arrive while a snapshot is made, and the
 /// inexactness of the sizes.
 const LOG_SLACK_BYTES: u64 = 16 << 20;
@@ -70,7 +66,8 @@ fn put(session: SessionId, sequence: u64) -> Command {
     }
 }
 
-/// The child: accepts puts, and prints after each entry how many it has acknowledged.
+/// The child: accepts puts. Prints after each entry how many it has acknowledged, and the processor
+/// time that they took.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn puts_are_taken_until_the_process_is_killed() {
     let dir = std::env::var_os(DIR);
@@ -86,6 +83,7 @@ async fn puts_are_taken_until_the_process_is_killed() {
     let running = &cluster.running[&1];
     let session = running.keeper.state.lock().sessions().map(|(id, _)| id).max().expect("it was opened");
     let before = running.keeper.state.lock().revision();
+    let worked = processor_time();
     let mut in_flight = std::collections::VecDeque::new();
     let mut acknowledged = 0;
     for entry in 0_u64.. {
@@ -99,7 +97,7 @@ async fn puts_are_taken_until_the_process_is_killed() {
         if in_flight.len() as u64 >= PUTS_IN_FLIGHT / entry_puts {
             in_flight.pop_front().expect("not empty").await.expect("applied");
             acknowledged += entry_puts;
-            println!("acknowledged {acknowledged}");
+            println!("acknowledged {acknowledged} {}", (processor_time() - worked).as_micros());
         }
     }
     for submitted in in_flight {
@@ -125,17 +123,19 @@ fn number(variable: &str, default: u64) -> u64 {
 }
 
 /// Runs the child until it has acknowledged this many puts, so many in each entry, then kills it.
-fn run_until(dir: &File, puts: u64, entry_puts: u64) {
+/// Returns the processor time that they took.
+fn run_until(dir: &File, puts: u64, entry_puts: u64) -> Duration {
     let mut child = Process::new(std::env::current_exe().expect("this program"));
     child.args(["--exact", THE_CHILD, "--nocapture"]).env(DIR, dir);
     child.env(ENTRY, entry_puts.to_string()).stdout(Stdio::piped());
     let mut child = Killed(child.spawn().expect("starts"));
-    let lines = BufReader::new(child.0.stdout.take().expect("piped")).lines();
-    let acknowledged = lines.map(|line| line.expect("text")).find(|line| {
-        let count = line.strip_prefix("acknowledged ").and_then(|count| count.parse::<u64>().ok());
-        count.is_some_and(|count| count >= puts)
+    let lines = BufReader::new(child.0.stdout.take().expect("piped")).lines().map(|line| line.expect("text"));
+    let mut acknowledged = lines.filter_map(|line| {
+        let (count, work) = line.strip_prefix("acknowledged ")?.split_once(' ')?;
+        Some((count.parse::<u64>().ok()?, Duration::from_micros(work.parse().ok()?)))
     });
-    assert!(acknowledged.is_some(), "it ended by itself before it had acknowledged {puts}");
+    let enough = acknowledged.find(|(count, _)| *count >= puts);
+    enough.unwrap_or_else(|| panic!("it ended by itself before it had acknowledged {puts}")).1
 }
 
 /// The disk space of a folder.
@@ -192,30 +192,35 @@ fn restart(dir: &File) -> (Duration, Duration, u64) {
     (Duration::from_micros(took), Duration::from_micros(work), revision)
 }
 
-/// Kills a replica this often, spread over its puts, and starts it again each time.
+/// Kills a replica this often, spread over its puts, and starts it again each time. All restarts
+/// together must take less processor time than all puts took. A bound in seconds would depend on
+/// the machine.
 fn kill_and_restart(kills: u64, puts: u64, entry_puts: u64) {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");
+    let (mut all_restarts, mut all_puts) = (Duration::ZERO, Duration::ZERO);
     for kill in 1..=kills {
-        run_until(&data, puts / kills, entry_puts);
+        let puts_work = run_until(&data, puts / kills, entry_puts);
         let (log, state) = (disk_bytes(&data.join("log")) >> 20, disk_bytes(&data.join("state")) >> 20);
         let entries = log_bytes(&data);
         let (took, work, revision) = restart(&data);
         let puts = puts * kill / kills;
         println!(
             "killed after {puts} puts, {entry_puts} in an entry: {} MiB of entries in the log; on disk log {log} MiB, \
-             state {state} MiB; served after {took:.2?}, {work:.2?} of them work",
+             state {state} MiB; served after {took:.2?}, {work:.2?} of them work; the puts took {puts_work:.2?} of work",
             entries >> 20
         );
         assert!(revision >= puts, "revision {revision}: expected at least {puts}, which were acknowledged");
         let most = SNAPSHOT_BYTES + RETAINED_BYTES + LOG_SLACK_BYTES;
         assert!(entries <= most, "{entries} bytes of entries in the log: expected at most {most}");
-        assert!(work <= RESTART_WORK_MAX, "a restart took {work:?} of work: expected at most {RESTART_WORK_MAX:?}");
+        all_restarts += work;
+        all_puts += puts_work;
     }
+    assert!(all_restarts < all_puts, "restarts took {all_restarts:?} of work: expected less than {all_puts:?}");
 }
 
 #[test]
-fn killed_replica_restarts_with_two_seconds_of_work_at_most() {
+fn killed_replica_restarts_with_less_work_than_its_puts() {
     kill_and_restart(KILLS, number(PUTS, 160_000), ENTRY_PUTS);
 }
 
