@@ -211,15 +211,31 @@ impl World {
     fn give_up(&mut self, place: usize) {
         let client = &mut self.clients[place];
         let read = client.shell.reads.keys().next().copied();
-        // Never cancel a write about locks: nobody would release the lock that it may grant.
-        let mut writes = client.shell.writes.iter().filter(|(_, open)| !locks::is_about_locks(&open.change));
-        let write = writes.next().map(|(write, _)| *write);
+        let write = client.shell.writes.iter().find(|(_, open)| may_cancel(open)).map(|(write, _)| *write);
         if let Some(read) = read {
             client.shell.reads.remove(&read);
             self.tally.add("reads given up");
             self.step_holder(place, HolderInput::CancelRead(read));
         } else if let Some(write) = write {
             self.tally.add("writes given up");
+            self.step_holder(place, HolderInput::CancelWrite(write));
+        }
+    }
+
+    /// Cancels several of the client's writes before its next request: its earliest ones, which the
+    /// leader then drops (S9), or any.
+    pub(crate) fn give_up_writes(&mut self, place: usize) {
+        let open = self.clients[place].shell.writes.iter();
+        let mut writes: Vec<WriteId> = open.filter(|(_, open)| may_cancel(open)).map(|(write, _)| *write).collect();
+        if self.rng.chance(500) {
+            writes.truncate(1 + self.rng.index(writes.len().max(1)));
+        } else {
+            writes.retain(|_| self.rng.chance(500));
+        }
+        if writes.len() > 1 {
+            self.tally.add("drawn: several writes given up at once");
+        }
+        for write in writes {
             self.step_holder(place, HolderInput::CancelWrite(write));
         }
     }
@@ -263,6 +279,12 @@ impl World {
         let after = self.rng.between(10 * MS, 500 * MS);
         self.after(after, Event::Open { client: place, life });
     }
+}
+
+/// Whether the application may cancel the write. Never one about locks: nobody would release the
+/// lock that it may grant.
+fn may_cancel(open: &OpenWrite) -> bool {
+    !locks::is_about_locks(&open.change)
 }
 
 fn child(path: &NodePath, name: &str) -> NodePath {

@@ -48,9 +48,13 @@ impl World {
     /// The application may do an operation of a wide world. Returns whether it did.
     pub(crate) fn act_widely(&mut self, place: usize) -> bool {
         let Some(swarm) = &self.profile.swarm else { return false };
-        let (share, burst, open_max) = (swarm.share, swarm.burst, swarm.open_max);
+        let (share, burst, open_max, cancels) = (swarm.share, swarm.burst, swarm.open_max, swarm.cancels);
         if !self.rng.chance(share) {
             return false;
+        }
+        if cancels > 0 && self.rng.chance(cancels) {
+            self.give_up_writes(place);
+            return true;
         }
         let weights = self.swarm().map(|swarm| swarm.weights).unwrap_or_default();
         let operation = Operation::ALL[self.rng.weighted(&weights)];

@@ -110,6 +110,8 @@ pub(crate) struct Swarm {
     pub(crate) alone_every: u64,
     pub(crate) bounds: LessorBounds,
     pub(crate) client_bounds: holder::HolderBounds,
+    /// How many of a thousand of these steps cancel several writes at once instead.
+    pub(crate) cancels: u64,
     /// How many of a thousand messages between clients and servers arrive twice.
     pub(crate) twice: u64,
     /// The most bytes that the shell proposes at once. As at a real server, about four times the
@@ -152,6 +154,7 @@ impl Swarm {
             alone_every: *rng.pick(&[0, 0, 2 * SECOND]),
             bounds,
             client_bounds: client_bounds(rng),
+            cancels: 0,
             twice: 0,
             proposal_max_bytes: 4 * bounds.proposal_bytes_max + COMMAND_MAX_BYTES,
         }
@@ -317,6 +320,7 @@ impl Profile {
         self.objects.dedup();
         swarm.twice = *rng.pick(&[0, 0, 20, 200]);
         more_bounds(&mut swarm.bounds, rng);
+        swarm.cancels = *rng.pick(&[0, 0, 30, 150]);
         self.swarm = Some(swarm);
     }
 
