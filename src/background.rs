@@ -11,8 +11,8 @@ pub(crate) mod leadership;
 use std::{fmt, time::Duration};
 
 use leasehold_client_cache::{
-    CancellationToken, Client, ConnectionState, EventsError, KeyLease, Leadership, LeaseId, LockGuard, NodePath,
-    Registration, Revision,
+    CancellationToken, Client, EventsError, KeyLease, Leadership, LeaseId, LockGuard, NodePath, Registration, Revision,
+    SessionState,
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -123,7 +123,7 @@ impl RegisteredNode {
         let mut events = client.events();
         loop {
             match events.next().await {
-                Ok(ConnectionState::Jeopardy { volumes }) if self.may_be_in(&volumes) => {
+                Ok(SessionState::Jeopardy { volumes }) if self.may_be_in(&volumes) => {
                     let path = visible(self.path().as_str());
                     Output::notice(&format!("{path}: registration in jeopardy; no server answered in time"));
                 }

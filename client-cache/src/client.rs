@@ -16,7 +16,7 @@ use crate::{
     error::{ConnectError, InspectError},
     options::Options,
     stats::Stats,
-    status::{ConnectionState, Events, ServerReach},
+    status::{Events, ServerReach, SessionState},
 };
 
 /// A client of a cluster: its session, its leases, and the cache that the leases protect.
@@ -94,7 +94,7 @@ impl Client {
         }
         let has_session = async {
             tokio::select! {
-                _ = state.wait_for(|state| matches!(state, ConnectionState::Connected { .. })) => Ok(()),
+                _ = state.wait_for(|state| matches!(state, SessionState::Connected { .. })) => Ok(()),
                 Ok(refused) = reach.wait_for(|reach| matches!(reach, ServerReach::Refused(_))) => Err(refused.clone()),
             }
         };
@@ -128,14 +128,14 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold_client_cache::ConnectionState;
+    /// use leasehold_client_cache::SessionState;
     ///
-    /// let is_connected = |state: &ConnectionState| matches!(state, ConnectionState::Connected { .. });
-    /// client.connection_state().wait_for(is_connected).await?;
+    /// let is_connected = |state: &SessionState| matches!(state, SessionState::Connected { .. });
+    /// client.session_state().wait_for(is_connected).await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn connection_state(&self) -> watch::Receiver<ConnectionState> {
+    pub fn session_state(&self) -> watch::Receiver<SessionState> {
         self.driver().status.state()
     }
 

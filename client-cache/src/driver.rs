@@ -59,7 +59,7 @@ use crate::{
     recent::{self, RecentAnswers},
     shared_content::SharedContent,
     stats::count,
-    status::{ConnectionState, Status},
+    status::{SessionState, Status},
     volume_leases::VolumeLeases,
 };
 
@@ -421,7 +421,7 @@ impl Driver {
                 nodes.iter().for_each(|(path, revision)| core.lose_registration_lease(path, *revision));
             }
             HolderEffect::Connection(connection) => {
-                if let holder::ConnectionNews::Expired { .. } = connection {
+                if let holder::SessionNews::Expired { .. } = connection {
                     core.lose_registration_leases();
                 }
                 self.status.changed(connection.into());
@@ -432,7 +432,7 @@ impl Driver {
             HolderEffect::WatchLost { watch, error } => core.end_watch(watch, error),
             HolderEffect::Closed => {
                 core.lose_all_leases();
-                self.status.changed(ConnectionState::Closed);
+                self.status.changed(SessionState::Closed);
                 self.closed.cancel();
             }
         }

@@ -273,8 +273,8 @@ pub enum WatchError {
     Compacted {
         /// The last change that was reported, or the one before the first that was requested.
         after: Revision,
-        /// The oldest revision after which a watch could begin when the server answered.
-        oldest: Revision,
+        /// The earliest revision after which a watch could begin when the server answered.
+        earliest_after: Revision,
     },
     /// The server refused it for good.
     #[error(transparent)]
@@ -304,7 +304,7 @@ pub enum WatchError {
 impl From<holder::WatchFailure> for WatchError {
     fn from(error: holder::WatchFailure) -> Self {
         match error {
-            holder::WatchFailure::Compacted { after, oldest } => Self::Compacted { after, oldest },
+            holder::WatchFailure::Compacted { after, earliest_after } => Self::Compacted { after, earliest_after },
             holder::WatchFailure::Refused(refusal) => Self::Refused(refusal),
             holder::WatchFailure::Closed => Self::Closed,
         }

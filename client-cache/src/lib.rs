@@ -37,7 +37,7 @@
 //! | say that a service is alive, and find the others | [`Client::register`], [`registry`](Client::registry) |
 //! | let nodes end with a lease | [`Client::grant_lease`], [`keep_lease_alive`](Client::keep_lease_alive), [`PutBuilder::lease`] |
 //! | write one node often, in memory | [`Client::write_lease`] |
-//! | learn of outages | [`Client::events`], [`connection_state`](Client::connection_state) |
+//! | learn of outages | [`Client::events`], [`session_state`](Client::session_state) |
 //! | operate a cluster | [`Client::admin`], [`server_status`] |
 //!
 //! # Calls
@@ -58,7 +58,7 @@
 //!   own [settings](VolumeSettings). The client uses a copy only while both hold on its own clock.
 //! - Before a write, the leader *recalls* the copies, and each lease holder *consents*. A dead
 //!   client delays the write for one volume term and a margin at most.
-//! - A *session* owns a client's leases. [`ConnectionState`] reports its state.
+//! - A *session* owns a client's leases. [`SessionState`] reports its state.
 //! - A *lock* ([`LockGuard`]) ends with its session's volume lease. Its *fencing token* lets a
 //!   resource refuse requests of an earlier owner.
 //! - An *attached* node is removed when its lease ends: a [`KeyLease`], or the volume lease of a
@@ -148,7 +148,7 @@ pub use registration::{RegisterBuilder, Registration};
 pub use shared_content::SharedContent;
 pub use snapshot::{Snapshot, SnapshotReadBuilder};
 pub use stats::Stats;
-pub use status::{ConnectionState, Events, EventsError};
+pub use status::{Events, EventsError, SessionState};
 pub use transaction::{TransactionBuilder, TransactionOutcome, UpdateBuilder, Updated};
 pub use watch::{Watch, WatchBuilder, WatchItem};
 pub use write::{DeleteBuilder, PutBuilder};

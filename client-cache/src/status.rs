@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures::Stream;
-use leasehold_protocol::{drift::Excess, holder::ConnectionNews, id::SessionId, message::Refusal, path::NodePath};
+use leasehold_protocol::{drift::Excess, holder::SessionNews, id::SessionId, message::Refusal, path::NodePath};
 use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 
@@ -23,7 +23,7 @@ const EVENTS_MAX: usize = 256;
 
 /// The state of the client's session (the states of Chubby).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ConnectionState {
+pub enum SessionState {
     /// There is no session yet.
     Connecting,
     /// A leader answers, and the client renews its leases.
@@ -43,7 +43,7 @@ pub enum ConnectionState {
         volumes: Vec<NodePath>,
     },
     /// The session has ended, with all that depended on it. The client opens a new one: see
-    /// [`ConnectionState::Connected`].
+    /// [`SessionState::Connected`].
     Expired {
         /// The session that has ended.
         session: SessionId,
@@ -52,12 +52,12 @@ pub enum ConnectionState {
     Closed,
 }
 
-impl From<ConnectionNews> for ConnectionState {
-    fn from(connection: ConnectionNews) -> Self {
+impl From<SessionNews> for SessionState {
+    fn from(connection: SessionNews) -> Self {
         match connection {
-            ConnectionNews::Connected { session } => Self::Connected { session },
-            ConnectionNews::Jeopardy { volumes } => Self::Jeopardy { volumes },
-            ConnectionNews::Expired { session } => Self::Expired { session },
+            SessionNews::Connected { session } => Self::Connected { session },
+            SessionNews::Jeopardy { volumes } => Self::Jeopardy { volumes },
+            SessionNews::Expired { session } => Self::Expired { session },
         }
     }
 }
@@ -70,8 +70,8 @@ impl From<ConnectionNews> for ConnectionState {
 #[derive(Debug)]
 #[must_use = "nothing is received until this is polled"]
 pub struct Events {
-    receiver: PollReceiver<ConnectionState>,
-    /// Whether the last change was [`ConnectionState::Closed`].
+    receiver: PollReceiver<SessionState>,
+    /// Whether the last change was [`SessionState::Closed`].
     has_ended: bool,
 }
 
@@ -97,16 +97,16 @@ impl Events {
     ///
     /// [`EventsError::Missed`] if more than 256 changes were waiting. [`EventsError::Ended`] after
     /// the last change.
-    pub async fn next(&mut self) -> Result<ConnectionState, EventsError> {
+    pub async fn next(&mut self) -> Result<SessionState, EventsError> {
         poll_fn(|cx| self.poll_change(cx)).await
     }
 
-    fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Result<ConnectionState, EventsError>> {
+    fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Result<SessionState, EventsError>> {
         if self.has_ended {
             return Poll::Ready(Err(EventsError::Ended));
         }
         let change = ready!(self.receiver.poll_recv(cx));
-        self.has_ended = matches!(change, Ok(ConnectionState::Closed) | Err(broadcast::error::RecvError::Closed));
+        self.has_ended = matches!(change, Ok(SessionState::Closed) | Err(broadcast::error::RecvError::Closed));
         Poll::Ready(change.map_err(|error| match error {
             broadcast::error::RecvError::Lagged(missed) => EventsError::Missed { missed },
             broadcast::error::RecvError::Closed => EventsError::Ended,
@@ -115,7 +115,7 @@ impl Events {
 }
 
 impl Stream for Events {
-    type Item = Result<ConnectionState, EventsError>;
+    type Item = Result<SessionState, EventsError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.poll_change(cx).map(|change| Some(change).filter(|change| *change != Err(EventsError::Ended)))
@@ -136,9 +136,9 @@ pub(crate) enum ServerReach {
 /// What is known about the session and the servers.
 #[derive(Debug)]
 pub(crate) struct Status {
-    state: watch::Sender<ConnectionState>,
-    events: broadcast::Sender<ConnectionState>,
-    /// Set before [`ConnectionState::Closed`] is sent.
+    state: watch::Sender<SessionState>,
+    events: broadcast::Sender<SessionState>,
+    /// Set before [`SessionState::Closed`] is sent.
     is_closed: AtomicBool,
     reach: watch::Sender<ServerReach>,
     /// Why a server last refused a connection. Cleared when a leader answers.
@@ -151,7 +151,7 @@ impl Status {
         let reason = "no connection has been tried".to_owned();
         let nobody = ServerReach::Nobody(Unavailable::NoServer { endpoints, reason });
         Self {
-            state: watch::Sender::new(ConnectionState::Connecting),
+            state: watch::Sender::new(SessionState::Connecting),
             events: broadcast::Sender::new(EVENTS_MAX),
             is_closed: AtomicBool::new(false),
             reach: watch::Sender::new(nobody),
@@ -177,7 +177,7 @@ impl Status {
         self.clock.send_replace(beyond);
     }
 
-    pub(crate) fn state(&self) -> watch::Receiver<ConnectionState> {
+    pub(crate) fn state(&self) -> watch::Receiver<SessionState> {
         self.state.subscribe()
     }
 
@@ -203,8 +203,8 @@ impl Status {
     /// Replaces the session's state, and sends the event under the same lock. So a caller that
     /// reads the new state and then subscribes does not get its event again. A caller that has the
     /// event reads the new state.
-    pub(crate) fn changed(&self, state: ConnectionState) {
-        if state == ConnectionState::Closed {
+    pub(crate) fn changed(&self, state: SessionState) {
+        if state == SessionState::Closed {
             self.is_closed.store(true, Release);
         }
         self.state.send_modify(|current| {
@@ -265,17 +265,17 @@ mod tests {
     async fn events_stream_ends_with_its_client() {
         let status = Status::new(vec!["a:1".to_owned()]);
         let events = status.events();
-        status.changed(ConnectionState::Closed);
+        status.changed(SessionState::Closed);
         drop(status);
-        assert_eq!(events.collect::<Vec<_>>().await, [Ok(ConnectionState::Closed)]);
+        assert_eq!(events.collect::<Vec<_>>().await, [Ok(SessionState::Closed)]);
     }
 
     #[tokio::test]
     async fn events_stream_ends_when_the_client_is_closed() {
         let status = Status::new(vec!["a:1".to_owned()]);
         let events = status.events();
-        status.changed(ConnectionState::Closed);
-        assert_eq!(events.collect::<Vec<_>>().await, [Ok(ConnectionState::Closed)], "a clone of the client is left");
+        status.changed(SessionState::Closed);
+        assert_eq!(events.collect::<Vec<_>>().await, [Ok(SessionState::Closed)], "a clone of the client is left");
     }
 
     #[tokio::test]
@@ -283,15 +283,15 @@ mod tests {
         let status = Status::new(vec!["a:1".to_owned()]);
         let mut events = status.events();
         for _ in 0..EVENTS_MAX + 3 {
-            status.changed(ConnectionState::Connecting);
+            status.changed(SessionState::Connecting);
         }
         assert_eq!(events.next().await, Err(EventsError::Missed { missed: 3 }));
-        assert_eq!(events.next().await, Ok(ConnectionState::Connecting));
+        assert_eq!(events.next().await, Ok(SessionState::Connecting));
     }
 
     #[test]
     fn connection_event_and_state_change_are_atomic() {
-        let session = |round| ConnectionState::Connected { session: SessionId(round) };
+        let session = |round| SessionState::Connected { session: SessionId(round) };
         let status = Status::new(vec!["a:1".to_owned()]);
         for round in 1..=2_000 {
             let mut subscribed = status.events.subscribe();

@@ -11,7 +11,7 @@ use std::{
 
 use futures::{Stream, future::BoxFuture};
 use leasehold_protocol::{
-    change::{Change, Changes, Watched},
+    change::{Change, Changes, WatchScope},
     holder::{self, WatchId},
     id::Revision,
     message::CHANGES_BYTES_MAX,
@@ -68,7 +68,7 @@ impl WatchBuilder<'_> {
     async fn begin(self) -> Result<Watch, WatchError> {
         let Self { client, path, from, recursive, buffer_bytes, timeout } = self;
         let path = path?;
-        let watched = if recursive { Watched::Subtree(path) } else { Watched::Node(path) };
+        let watched = if recursive { WatchScope::Subtree(path) } else { WatchScope::Node(path) };
         // The last change that is known already. Revision 1 is the first.
         let after = from.map(|from| Revision(from.0.saturating_sub(1)));
         let (id, receiver) = client.driver().watch(watched, after, buffer_bytes);

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use common::{Server, path, until, value, within};
 use futures::future::join_all;
 use leasehold_client_cache::{
-    Client, ConnectError, ConnectionState, Content, ObjectKind, OnWrite, ReadError, ReadSource, Refusal, RenewalMode,
+    Client, ConnectError, Content, ObjectKind, OnWrite, ReadError, ReadSource, Refusal, RenewalMode, SessionState,
     VolumeCacheStats, VolumeCounts, WriteError, WriteRefusal, advice::NoPrediction,
 };
 
@@ -451,10 +451,10 @@ async fn closing_gives_everything_back() {
     within(client.close()).await;
     let mut state = events.next().await;
     // `connect` waits for the session. Its registration may be reported only now.
-    if matches!(state, Ok(ConnectionState::Connected { .. })) {
+    if matches!(state, Ok(SessionState::Connected { .. })) {
         state = events.next().await;
     }
-    assert_eq!(state, Ok(ConnectionState::Closed));
+    assert_eq!(state, Ok(SessionState::Closed));
     assert_eq!(other.admin().holders(&path).await.unwrap(), []);
     assert_eq!(clone.cached(&path), None);
     assert_eq!(clone.get(&path).await, Err(ReadError::Closed));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{SHORT_TERM, Server, path, value, within};
 use leasehold_client_cache::{
-    Client, ConnectError, ConnectionState, NodePath, Options, ReadError, ReadSource, Unavailable, WriteError,
+    Client, ConnectError, NodePath, Options, ReadError, ReadSource, SessionState, Unavailable, WriteError,
 };
 use tokio::net::TcpListener;
 
@@ -34,9 +34,9 @@ async fn cached_reads_last_until_lease_end_then_jeopardy_once() {
     let ended = before.elapsed();
     assert!(hits > 0 && ended >= certain, "{hits} reads from memory until {ended:?}: certain were {certain:?}");
     assert!(last_hit <= certain, "read from memory {last_hit:?} later: certain were {certain:?}");
-    let jeopardy = ConnectionState::Jeopardy { volumes: vec![NodePath::root()] };
+    let jeopardy = SessionState::Jeopardy { volumes: vec![NodePath::root()] };
     assert_eq!(within(events.next()).await, Ok(jeopardy.clone()));
-    assert_eq!(*client.connection_state().borrow(), jeopardy);
+    assert_eq!(*client.session_state().borrow(), jeopardy);
     assert_eq!(client.cached(&node), None);
     let timeout = Duration::from_millis(50);
     let error = client.read(&node).timeout(timeout).await.unwrap_err();
@@ -52,7 +52,7 @@ async fn cached_reads_last_until_lease_end_then_jeopardy_once() {
     // The server returns: the session resumes, and one event reports it.
     let session = client.session().unwrap();
     server.lead();
-    assert_eq!(within(events.next()).await, Ok(ConnectionState::Connected { session }));
+    assert_eq!(within(events.next()).await, Ok(SessionState::Connected { session }));
     assert_eq!(&client.get(&node).await.unwrap().unwrap().value[..], b"one");
     assert_eq!(client.read(&node).await.unwrap().source, ReadSource::Memory);
     client.put(&node, "two").await.unwrap();
@@ -120,8 +120,8 @@ async fn lazy_client_connects_when_a_server_leads() {
     let error = client.get("/a").await.unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     server.lead();
-    let is_connected = |state: &ConnectionState| matches!(state, ConnectionState::Connected { .. });
-    within(client.connection_state().wait_for(is_connected)).await.unwrap();
+    let is_connected = |state: &SessionState| matches!(state, SessionState::Connected { .. });
+    within(client.session_state().wait_for(is_connected)).await.unwrap();
     client.put("/a", "1").timeout(TERM).await.unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! Changes and their events, which watches report.
 //!
-//! A [`Change`] is the effect of one revision. A watch reports all of its events in the [`Watched`]
-//! scope together, or none.
+//! A [`Change`] is the effect of one revision. A watch reports all of its events in its
+//! [`WatchScope`] together, or none.
 //!
 //! # The order of events in a change
 //!
@@ -79,14 +79,14 @@ const DELETE_BYTES_MAX: usize = 16;
 
 /// The scope of a watch.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Watched {
+pub enum WatchScope {
     /// Changes of this node.
     Node(NodePath),
     /// Changes of this node and of all nodes below it.
     Subtree(NodePath),
 }
 
-impl Watched {
+impl WatchScope {
     /// The node, or the top of the subtree.
     pub fn path(&self) -> &NodePath {
         match self {

@@ -28,7 +28,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    change::{Changes, Watched},
+    change::{Changes, WatchScope},
     command::{Write, Written},
     drift::{ClockAnswer, ClockQuestion},
     id::{Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, Stamp, VolumeGeneration},
@@ -212,7 +212,7 @@ pub enum Body {
     /// same revision. Twice: the client ignores the answer to an earlier sending.
     Watch {
         /// The scope of the watch.
-        watched: Watched,
+        watched: WatchScope,
         /// The last known change: the watch reports all later changes. None: the watch begins now,
         /// and the first answer only says at which revision.
         after: Option<Revision>,

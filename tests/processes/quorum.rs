@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_client_cache::{Client, ConnectionState, DriftAllowance, Options, ReadError, Tracking, VolumeSettings};
+use leasehold_client_cache::{Client, DriftAllowance, Options, ReadError, SessionState, Tracking, VolumeSettings};
 
 use crate::{
     alone,
@@ -61,7 +61,7 @@ async fn quorum_loss_lets_cached_reads_last_out_their_leases() {
     println!("cached reads went on for {last_hit:?}; {promised:?} had been promised when the quorum was lost");
     assert!(last_hit + Duration::from_millis(20) >= promised, "{last_hit:?}: {promised:?} had been promised");
     assert!(last_hit <= TERM + TERM / 5 + GENEROUS, "cached reads went on for {last_hit:?} without a quorum");
-    assert_eq!(within("the event", events.next()).await, Ok(ConnectionState::Jeopardy { volumes: vec![path("/v")] }));
+    assert_eq!(within("the event", events.next()).await, Ok(SessionState::Jeopardy { volumes: vec![path("/v")] }));
     let error = client.read(&node).timeout(Duration::from_secs(1)).await.expect_err("nobody can answer");
     assert!(matches!(error, ReadError::Unavailable { .. } | ReadError::TimedOut { .. }), "{error:?}");
     let (status, kind, message) = cli.fails(["--timeout", "2s", "get", "/v/a"]);
@@ -82,7 +82,7 @@ async fn quorum_loss_lets_cached_reads_last_out_their_leases() {
         cluster.spawn(id);
     }
     assert_eq!(&client.get(&node).await.expect("served").expect("there").value[..], b"kept");
-    assert_eq!(within("the event", events.next()).await, Ok(ConnectionState::Connected { session }));
+    assert_eq!(within("the event", events.next()).await, Ok(SessionState::Connected { session }));
     client.put(&node, "new").await.expect("written");
     assert_eq!(client.session(), Some(session), "no lease time was lost");
     let other = Client::connect(Options::new(endpoints.clone())).await.expect("served");

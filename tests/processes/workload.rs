@@ -16,9 +16,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{
-    Client, Condition, ConnectionState, Content, DriftAllowance, NodePath, Options, WriteError,
-};
+use leasehold_client_cache::{Client, Condition, Content, DriftAllowance, NodePath, Options, SessionState, WriteError};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -227,7 +225,7 @@ impl Work {
     async fn listen(&self) {
         let mut events = self.client.events();
         while let Ok(event) = events.next().await {
-            if matches!(event, ConnectionState::Expired { .. }) {
+            if matches!(event, SessionState::Expired { .. }) {
                 self.notes.note(&Note::Expired);
             }
         }

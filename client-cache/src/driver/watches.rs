@@ -1,7 +1,7 @@
 //! Watches: delivers changes to the application's handles.
 
 use leasehold_protocol::{
-    change::{Changes, Watched},
+    change::{Changes, WatchScope},
     holder::{HolderInput, WatchFailure, WatchId},
     id::Revision,
 };
@@ -16,7 +16,7 @@ pub(super) type WatchSender = mpsc::UnboundedSender<Result<Changes, WatchFailure
 impl Driver {
     pub(crate) fn watch(
         &self,
-        watched: Watched,
+        watched: WatchScope,
         after: Option<Revision>,
         bytes_max: u32,
     ) -> (WatchId, mpsc::UnboundedReceiver<Result<Changes, WatchFailure>>) {

@@ -10,9 +10,7 @@ use std::{
 };
 
 use futures::StreamExt;
-use leasehold_client_cache::{
-    ConnectionState, EventsError, LockError, Options, ReadError, WatchError, WriteLeaseError,
-};
+use leasehold_client_cache::{EventsError, LockError, Options, ReadError, SessionState, WatchError, WriteLeaseError};
 use leasehold_protocol::command::Write;
 use tokio::runtime::{Builder, Runtime};
 
@@ -88,7 +86,7 @@ async fn client_whose_runtime_ended_ends_all_calls_and_handles() {
     assert_eq!(lock.remaining(), Duration::ZERO);
     assert!(within(queued).await.unwrap().is_err());
     while within(watch.next()).await != Err(WatchError::Closed) {}
-    while within(events.next()).await != Ok(ConnectionState::Closed) {}
+    while within(events.next()).await != Ok(SessionState::Closed) {}
     assert_eq!(within(events.next()).await, Err(EventsError::Ended));
     assert_eq!(within(client.get("/a")).await, Err(ReadError::Closed));
 }
@@ -105,7 +103,7 @@ async fn client_that_closes_without_an_answer_ends_all_handles() {
     proxy.cut(true);
     within(client.close()).await;
     assert!(key_lease.on_lost().is_cancelled() && registration.on_lost().is_cancelled());
-    assert_eq!(*client.connection_state().borrow(), ConnectionState::Closed);
+    assert_eq!(*client.session_state().borrow(), SessionState::Closed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -231,7 +229,7 @@ async fn client_whose_runtime_panics_ends_all_handles() {
     within(lock.on_lost().cancelled()).await;
     let lost = within(lease.flush()).await.unwrap_err();
     assert!(matches!(&lost, WriteLeaseError::Lost(lost) if lost.value == "two"), "{lost:?}");
-    while within(events.next()).await != Ok(ConnectionState::Closed) {}
+    while within(events.next()).await != Ok(SessionState::Closed) {}
     assert_eq!(within(client.events().next()).await, Err(EventsError::Ended));
     assert_eq!(within(client.get("/a")).await, Err(ReadError::Closed));
     assert!(home.join().is_err());
@@ -245,5 +243,5 @@ async fn client_whose_tasks_never_ran_ends() {
         home.block_on(leasehold_client_cache::Client::connect(options)).unwrap()
     });
     let client = client.join().unwrap();
-    assert_eq!(*client.connection_state().borrow(), ConnectionState::Closed);
+    assert_eq!(*client.session_state().borrow(), SessionState::Closed);
 }

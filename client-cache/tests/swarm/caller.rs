@@ -161,7 +161,7 @@ impl Caller {
                 drop(if self.draw.rng_bool() { lease.with_nodes().await } else { lease.await });
             }
             "Admin::leases" => drop(client.admin().leases().await),
-            "Client::connection_state" => drop(client.connection_state()),
+            "Client::session_state" => drop(client.session_state()),
             "Client::clock_excess" => drop(client.clock_excess()),
             "Client::volume_remaining" => drop(client.volume_remaining(&path)),
             "Client::cached_for" => drop(client.cached_for(&path)),

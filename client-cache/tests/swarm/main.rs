@@ -32,7 +32,7 @@ use caller::Caller;
 use common::{Server, within};
 use draw::Draw;
 use judge::Judge;
-use leasehold_client_cache::{ConnectionState, LockId, LockStatus, ObjectKind, VolumeSettings};
+use leasehold_client_cache::{LockId, LockStatus, ObjectKind, SessionState, VolumeSettings};
 use leasehold_protocol::{command::LeaseKey, object::Object};
 use not_drawn::NOT_DRAWN;
 use parking_lot::Mutex;
@@ -78,7 +78,7 @@ const CALLS: &[&str] = &[
     "Client::clock_excess",
     "Client::close",
     "Client::connect",
-    "Client::connection_state",
+    "Client::session_state",
     "Client::delete",
     "Client::double_barrier",
     "Client::events",
@@ -362,9 +362,9 @@ async fn eventually(what: &str, mut violation: impl AsyncFnMut() -> Option<Strin
 /// Checks, after the disturbances, that clients and server agree on locks, leases and contents.
 async fn agree(server: &Server, callers: &mut [Caller]) {
     for caller in &*callers {
-        let is_connected = |state: &ConnectionState| matches!(state, ConnectionState::Connected { .. });
+        let is_connected = |state: &SessionState| matches!(state, SessionState::Connected { .. });
         if caller.client.session().is_some() {
-            within(caller.client.connection_state().wait_for(is_connected)).await.unwrap();
+            within(caller.client.session_state().wait_for(is_connected)).await.unwrap();
         }
     }
     eventually("what a client holds is held in the server", async || {

@@ -90,7 +90,7 @@ async fn watch_behind_history_fails_with_compacted() {
         put(&writer, "/a", &value.to_string()).await;
     }
     let mut watch = client.watch("/a").from(Revision(2)).await.unwrap();
-    let compacted = WatchError::Compacted { after: Revision(1), oldest: Revision(4) };
+    let compacted = WatchError::Compacted { after: Revision(1), earliest_after: Revision(4) };
     assert_eq!(within(watch.next()).await, Err(compacted.clone()));
     assert_eq!(within(watch.next()).await, Err(compacted), "then and from then on");
     let mut watch = client.watch("/a").from(Revision(5)).await.unwrap();

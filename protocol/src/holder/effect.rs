@@ -171,7 +171,7 @@ pub enum HolderEffect {
         refusal: Option<Refusal>,
     },
     /// Notify the application of the session's new state. Each change is reported once.
-    Connection(ConnectionNews),
+    Connection(SessionNews),
     /// Notify the application and the log that this client's clock and the leader's ran too far
     /// apart, or no longer do. While they do, no read is served from memory. Each change is
     /// reported once.
@@ -208,7 +208,7 @@ pub enum HolderEffect {
 
 /// The session's state, as reported to the application (Chubby's states).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ConnectionNews {
+pub enum SessionNews {
     /// A leader answers.
     Connected {
         /// The session.
@@ -222,7 +222,7 @@ pub enum ConnectionNews {
         volumes: Vec<NodePath>,
     },
     /// The session has expired, with everything that depended on it. Reads continue under a new
-    /// session, which [`ConnectionNews::Connected`] reports.
+    /// session, which [`SessionNews::Connected`] reports.
     Expired {
         /// The expired session.
         session: SessionId,
@@ -244,12 +244,12 @@ pub enum ReadFailure {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum WatchFailure {
     /// The history no longer has all changes after `after`. Start over from a fresh read.
-    #[error("revision {after} is compacted; the oldest available is {oldest}; read again and watch from there")]
+    #[error("revision {after} is compacted; a watch can begin after {earliest_after}; read again and watch from there")]
     Compacted {
         /// The last revision that was reported, or after which the watch was to begin.
         after: Revision,
         /// The lowest revision after which a watch could begin when the server answered.
-        oldest: Revision,
+        earliest_after: Revision,
     },
     /// The server refused the watch for good.
     #[error(transparent)]

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use super::HolderBounds;
 use crate::planted::Planted;
 use crate::{
-    change::Watched,
+    change::WatchScope,
     command::Write,
     id::{LeaseId, LockId, Revision, Stamp},
     lease_policy::LeaseRequest,
@@ -168,7 +168,7 @@ pub enum HolderInput {
         /// The watch.
         watch: WatchId,
         /// The node or the subtree.
-        watched: Watched,
+        watched: WatchScope,
         /// The last revision that the application knows. `None` to watch from now on.
         after: Option<Revision>,
         /// About how many bytes of changes one report may have.

@@ -69,7 +69,7 @@ mod tests;
 use std::{collections::BTreeMap, time::Duration};
 
 pub use bounds::HolderBounds;
-pub use effect::{ConnectionNews, HolderEffect, ReadFailure, WatchFailure, WriteFailure};
+pub use effect::{HolderEffect, ReadFailure, SessionNews, WatchFailure, WriteFailure};
 pub use input::{HolderConfig, HolderInput, ReadId, RenewalMode, SendId, WatchId, WriteId};
 pub use watches::WATCH_WAIT;
 

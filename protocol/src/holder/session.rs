@@ -8,7 +8,7 @@
 //! never sends them under another session. Reads continue under a new session.
 
 use super::{
-    ConnectionNews, Holder, HolderEffect, ReadFailure, SendId, WatchFailure, WriteFailure,
+    Holder, HolderEffect, ReadFailure, SendId, SessionNews, WatchFailure, WriteFailure,
     in_flight::{Purpose, RequestInFlight},
     pace::Pace,
     recalls::RecallMemory,
@@ -266,7 +266,7 @@ impl Holder {
         };
         if is_certain && is_due {
             self.reported_state = ReportedState::Connected;
-            self.effects.push(HolderEffect::Connection(ConnectionNews::Connected { session: id }));
+            self.effects.push(HolderEffect::Connection(SessionNews::Connected { session: id }));
         }
     }
 
@@ -283,7 +283,7 @@ impl Holder {
         if reported.is_some_and(|reported| volumes.is_subset(reported)) {
             return;
         }
-        let news = ConnectionNews::Jeopardy { volumes: volumes.iter().cloned().collect() };
+        let news = SessionNews::Jeopardy { volumes: volumes.iter().cloned().collect() };
         self.reported_state = ReportedState::Jeopardy(volumes);
         self.effects.push(HolderEffect::Connection(news));
     }
@@ -309,7 +309,7 @@ impl Holder {
         self.effects.push(HolderEffect::DropAll);
         self.end_writes();
         self.lose_all_locks();
-        self.effects.push(HolderEffect::Connection(ConnectionNews::Expired { session: session.id }));
+        self.effects.push(HolderEffect::Connection(SessionNews::Expired { session: session.id }));
         self.reads.unsend_all();
         for object in self.reads.begin_anew() {
             self.send_queue.push(Purpose::Read(object));

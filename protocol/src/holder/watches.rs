@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{Holder, HolderEffect, SendId, WatchFailure, WatchId, in_flight::Purpose, volume_leases::RenewalSelection};
 use crate::{
-    change::{Changes, Watched},
+    change::{Changes, WatchScope},
     id::Revision,
     message::{Body, Refusal},
     time::Instant,
@@ -36,7 +36,7 @@ enum WatchStage {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct OwnWatch {
-    watched: Watched,
+    watched: WatchScope,
     /// All changes up to this revision are reported. `None` until the start of the watch is known.
     after: Option<Revision>,
     bytes_max: u32,
@@ -69,7 +69,7 @@ impl OwnWatches {
 }
 
 impl Holder {
-    pub(super) fn watch(&mut self, id: WatchId, watched: Watched, after: Option<Revision>, bytes_max: u32) {
+    pub(super) fn watch(&mut self, id: WatchId, watched: WatchScope, after: Option<Revision>, bytes_max: u32) {
         if self.is_closed() {
             return self.effects.push(HolderEffect::WatchLost { watch: id, error: WatchFailure::Closed });
         }
@@ -133,7 +133,9 @@ impl Holder {
     pub(super) fn refused_watch(&mut self, id: WatchId, refusal: Refusal) {
         let Some(watch) = self.watches.watches.remove(&id) else { return };
         let error = match (refusal, watch.after) {
-            (Refusal::Compacted { oldest, .. }, Some(after)) => WatchFailure::Compacted { after, oldest },
+            (Refusal::Compacted { earliest_after, .. }, Some(after)) => {
+                WatchFailure::Compacted { after, earliest_after }
+            }
             (refusal, _) => WatchFailure::Refused(refusal),
         };
         self.effects.push(HolderEffect::WatchLost { watch: id, error });

@@ -21,7 +21,7 @@ use crate::{
     state::State,
 };
 
-pub(super) use orphans::OrphanQueue;
+pub(super) use orphans::OrphanedLeases;
 
 use super::{
     Lessor, StepContext,

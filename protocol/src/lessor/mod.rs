@@ -79,7 +79,7 @@ use crate::{
     time::{ClusterTime, DriftAllowance, Instant},
 };
 
-use attachments::OrphanQueue;
+use attachments::OrphanedLeases;
 use clock::ClusterClock;
 use counters::{Unhashed, VolumeCounters};
 use drift::DriftReports;
@@ -215,7 +215,7 @@ pub struct Lessor {
     awaited_locks: AwaitedLocks,
     writes: PendingWrites,
     /// Leases whose orphans wait for their purge.
-    orphans: OrphanQueue,
+    orphans: OrphanedLeases,
     /// The number of the round in flight, its reads, and the reads of the next round.
     round: u64,
     round_reads: Vec<WaitingRead>,
@@ -282,7 +282,7 @@ impl Lessor {
             recall_channels: BTreeMap::new(),
             awaited_locks: AwaitedLocks::default(),
             writes: PendingWrites::default(),
-            orphans: OrphanQueue::default(),
+            orphans: OrphanedLeases::default(),
             // An earlier lessor of this process may have a round in flight, so the numbers must
             // differ.
             round: config.attempt,

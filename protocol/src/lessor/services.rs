@@ -177,7 +177,7 @@ fn present_nodes<'a>(
 /// answer. If there are more, the later paths are for the next answer.
 fn past<'a>(part: &mut PageRange<'_>, bounds: &LessorBounds, state: &'a State) -> BTreeMap<&'a NodePath, PastRemoval> {
     let mut found: BTreeMap<&NodePath, PastRemoval> = BTreeMap::new();
-    for (revision, events) in state.events_after(state.history_start()).into_iter().flatten() {
+    for (revision, events) in state.events_after(state.compacted_through()).into_iter().flatten() {
         for event in events.unwrap_or_default().iter().counted().filter(|event| part.has(&event.path)) {
             let before = found.remove(&event.path);
             found.extend(PastRemoval::after(before, event, revision).map(|past| (&event.path, past)));

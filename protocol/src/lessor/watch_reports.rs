@@ -27,7 +27,7 @@ use std::{
 };
 
 use crate::{
-    change::Watched,
+    change::WatchScope,
     id::{Revision, SessionId},
     reached::{Bound, reached},
     time::Instant,
@@ -57,7 +57,7 @@ pub(super) struct WatchReports {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ReportInFlight {
     session: SessionId,
-    watched: Watched,
+    watched: WatchScope,
     /// The next request of the watch asks for the changes after this revision.
     through: Revision,
     bytes: usize,
@@ -70,7 +70,7 @@ struct SessionReports {
     numbers: BTreeSet<u64>,
     /// The requests that acknowledge reports. Several reports of one scope may end at one revision.
     /// Then each such request acknowledges the oldest of them.
-    awaited: BTreeMap<(Watched, Revision), BTreeSet<u64>>,
+    awaited: BTreeMap<(WatchScope, Revision), BTreeSet<u64>>,
     bytes: usize,
     /// The last acknowledgement, or the first report since then.
     quiet_from: Instant,
@@ -83,7 +83,7 @@ impl WatchReports {
     pub(super) fn add(
         &mut self,
         session: SessionId,
-        watched: Watched,
+        watched: WatchScope,
         through: Revision,
         (bytes, now): (usize, Instant),
     ) {
@@ -102,7 +102,7 @@ impl WatchReports {
     }
 
     /// A watch asks for the changes after this revision: if a report ended there, it has arrived.
-    pub(super) fn acknowledge(&mut self, session: SessionId, watched: &Watched, after: Revision, now: Instant) {
+    pub(super) fn acknowledge(&mut self, session: SessionId, watched: &WatchScope, after: Revision, now: Instant) {
         let Some(own) = self.sessions.get_mut(&session) else { return };
         if let Some(through) = own.awaited.get(&(watched.clone(), after)).and_then(|numbers| numbers.first().copied()) {
             own.quiet_from = now;

@@ -41,7 +41,7 @@ use std::{
 };
 
 use crate::{
-    change::{Changes, Event, Watched},
+    change::{Changes, Event, WatchScope},
     holder::WATCH_WAIT,
     id::{RequestId, Revision, SessionId},
     message::{Answer, CHANGES_BYTES_MAX, Refusal, WATCH_WAIT_MAX},
@@ -58,7 +58,7 @@ use super::{Lessor, LessorBounds, ReadTarget, Requester, StepContext, WaitingRea
 /// The parameters of a watch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct WatchRequest {
-    pub(super) watched: Watched,
+    pub(super) watched: WatchScope,
     pub(super) after: Option<Revision>,
     pub(super) bytes_max: u32,
 }
@@ -67,7 +67,7 @@ pub(super) struct WatchRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct WaitingWatch {
     requester: Requester,
-    watched: Watched,
+    watched: WatchScope,
     /// All changes in its scope up to this revision have been reported.
     after: Revision,
     bytes_max: u32,
@@ -163,7 +163,7 @@ impl WaitingWatches {
     }
 
     /// Whether a report to the session may be sent now, before all waiting watches.
-    fn are_free_for(&self, session: SessionId, bounds: &LessorBounds) -> bool {
+    fn may_report_now(&self, session: SessionId, bounds: &LessorBounds) -> bool {
         let are_first = self.turns.is_empty() && !self.woken.contains_key(&session);
         are_first && !self.reports.are_full(bounds) && !self.reports.are_full_for(session, bounds)
     }
@@ -176,10 +176,10 @@ impl WaitingWatches {
         }
     }
 
-    fn places(&mut self, watched: &Watched) -> &mut BTreeMap<NodePath, BTreeSet<RequestId>> {
+    fn places(&mut self, watched: &WatchScope) -> &mut BTreeMap<NodePath, BTreeSet<RequestId>> {
         match watched {
-            Watched::Node(_) => &mut self.nodes,
-            Watched::Subtree(_) => &mut self.subtrees,
+            WatchScope::Node(_) => &mut self.nodes,
+            WatchScope::Subtree(_) => &mut self.subtrees,
         }
     }
 
@@ -309,7 +309,9 @@ impl Lessor {
         self.watches.update_turn(session, &self.config.bounds);
         let next = match cx.state.next_watched(after, &request.watched) {
             Ok(next) => next,
-            Err(oldest) => return self.reply(&requester, Err(Refusal::Compacted { after, oldest }), cx),
+            Err(earliest_after) => {
+                return self.reply(&requester, Err(Refusal::Compacted { after, earliest_after }), cx);
+            }
         };
         let watch = WaitingWatch {
             requester,
@@ -320,7 +322,7 @@ impl Lessor {
             mark_at: cx.now.after(wait.clamp(WATCH_WAIT, WATCH_WAIT_MAX)),
             woken: None,
         };
-        if next.is_some() && self.watches.are_free_for(session, &self.config.bounds) {
+        if next.is_some() && self.watches.may_report_now(session, &self.config.bounds) {
             return self.answer_watch(watch, cx);
         }
         if let Some(refusal) = self.too_many_watches(session) {
@@ -357,8 +359,8 @@ impl Lessor {
         let bounds = ScanBounds { bytes, events: self.config.bounds.watch_scan_max };
         cx.watch_events += 1;
         match cx.state.scan_after(watch.after, &watch.watched, bounds) {
-            HistoryScan::Compacted(oldest) => {
-                let refusal = Refusal::Compacted { after: watch.after, oldest };
+            HistoryScan::Compacted(earliest_after) => {
+                let refusal = Refusal::Compacted { after: watch.after, earliest_after };
                 self.reply(&watch.requester, Err(refusal), cx);
             }
             HistoryScan::Found { found, .. } if found.changes.is_empty() => {

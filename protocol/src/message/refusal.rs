@@ -72,14 +72,14 @@ pub enum Refusal {
         /// The bound.
         most: usize,
     },
-    /// The history no longer has all changes after the watch's revision. The client starts over
-    /// from a fresh read.
-    #[error("revision {after} is compacted; the oldest available is {oldest}; read again and watch from there")]
+    /// A change after the watch's revision is compacted: the history no longer has it, or has it
+    /// without its events. The client starts over from a fresh read.
+    #[error("revision {after} is compacted; a watch can begin after {earliest_after}; read again and watch from there")]
     Compacted {
         /// The last change that the watcher knows.
         after: Revision,
-        /// The oldest revision after which a watch can begin.
-        oldest: Revision,
+        /// The earliest revision after which a watch can begin.
+        earliest_after: Revision,
     },
 }
 

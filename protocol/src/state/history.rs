@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use self::{event_index::EventIndex, events::ChangeEvents, latest::LatestChanges};
 use super::{RowKey, State, VolumeRecord, touched::Touched};
 use crate::{
-    change::{Change, ChangeReason, Changes, Event, EventKind, Watched},
+    change::{Change, ChangeReason, Changes, Event, EventKind, WatchScope},
     id::Revision,
     object::{Data, ObjectSet},
     path::NodePath,
@@ -29,14 +29,14 @@ use crate::{
 
 /// One change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct HistoryEntry {
+pub(super) struct StoredChange {
     /// The changed objects.
     pub(super) sets: Vec<ObjectSet>,
     /// The events. `None` if they are too heavy for an answer.
     events: Option<ChangeEvents>,
 }
 
-impl HistoryEntry {
+impl StoredChange {
     fn weight(&self) -> usize {
         let sets: usize = self.sets.iter().map(|set| set.path().as_str().len()).sum();
         CHANGE_BYTES + sets + self.events.as_ref().map_or(0, ChangeEvents::weight)
@@ -47,10 +47,10 @@ impl HistoryEntry {
 const CHANGE_BYTES: usize = 64;
 
 /// The latest changes, oldest first. Revisions have no gaps, so the index gives the revision: the
-/// first change follows [`Meta::history_start`](super::Meta).
+/// first change follows [`Meta::compacted_through`](super::Meta).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct History {
-    changes: VecDeque<HistoryEntry>,
+    changes: VecDeque<StoredChange>,
     /// The index that answers returning sessions. Derived from the changes.
     latest: LatestChanges,
     /// The index that answers watches. Derived from the changes.
@@ -62,13 +62,13 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn of(changes: impl IntoIterator<Item = HistoryEntry>) -> Self {
-        let changes: VecDeque<HistoryEntry> = changes.into_iter().collect();
-        let weight = changes.iter().map(HistoryEntry::weight).sum();
+    pub(super) fn of(changes: impl IntoIterator<Item = StoredChange>) -> Self {
+        let changes: VecDeque<StoredChange> = changes.into_iter().collect();
+        let weight = changes.iter().map(StoredChange::weight).sum();
         Self { changes, weight, ..Self::default() }
     }
 
-    pub(super) fn changes(&self) -> impl ExactSizeIterator<Item = &HistoryEntry> {
+    pub(super) fn changes(&self) -> impl ExactSizeIterator<Item = &StoredChange> {
         self.changes.iter()
     }
 
@@ -84,7 +84,7 @@ impl History {
         self.latest
             .check(changes().flat_map(|(revision, change)| change.sets.iter().map(move |set| (revision, set))))?;
         self.index.check(changes())?;
-        let weight: usize = self.changes.iter().map(HistoryEntry::weight).sum();
+        let weight: usize = self.changes.iter().map(StoredChange::weight).sum();
         if self.weight != weight || !self.pending_events.is_empty() {
             return Err(format!(
                 "the history weighs {} and {} events are left over: expected {weight} and none",
@@ -109,8 +109,8 @@ pub(crate) enum HistoryScan {
         /// Their weight, in bytes.
         weight: usize,
     },
-    /// A needed change is compacted, or stored without events. A watch can start after this
-    /// revision, but not earlier.
+    /// A needed change is compacted: it is not stored, or without its events. A watch can begin
+    /// after this revision, but not earlier.
     Compacted(Revision),
 }
 
@@ -130,7 +130,7 @@ impl State {
     ///
     /// `None` if a change after `revision` is compacted, or `revision` has not come yet.
     pub fn changed_in_volume(&self, volume: &NodePath, revision: Revision) -> Option<impl Iterator<Item = &ObjectSet>> {
-        let is_in_history = (self.meta.history_start..=self.meta.revision).contains(&revision);
+        let is_in_history = (self.meta.compacted_through..=self.meta.revision).contains(&revision);
         is_in_history.then(|| self.history.latest.after(revision, volume))
     }
 
@@ -148,13 +148,13 @@ impl State {
     }
 
     /// The last compacted revision: the history has all changes after it.
-    pub fn history_start(&self) -> Revision {
-        self.meta.history_start
+    pub fn compacted_through(&self) -> Revision {
+        self.meta.compacted_through
     }
 
     /// The changes after a revision, in order. `None` if one of them is compacted.
-    fn entries_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, &HistoryEntry)>> {
-        let skipped = usize::try_from(revision.0.checked_sub(self.meta.history_start.0)?).ok()?;
+    fn entries_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, &StoredChange)>> {
+        let skipped = usize::try_from(revision.0.checked_sub(self.meta.compacted_through.0)?).ok()?;
         let changes = self.history.changes.range(skipped.min(self.history.changes.len())..);
         // The history has a change for each revision in this range, and no more.
         let revisions = revision.0.saturating_add(1)..;
@@ -181,16 +181,16 @@ impl State {
     ///
     /// A change after the revision is compacted. A watch can start after the returned revision, but
     /// not earlier.
-    pub(crate) fn next_watched(&self, after: Revision, watched: &Watched) -> Result<Option<Revision>, Revision> {
-        if after < self.meta.history_start && !self.planted.has(Bug::CompactionUnnoticed) {
-            return Err(self.meta.history_start);
+    pub(crate) fn next_watched(&self, after: Revision, watched: &WatchScope) -> Result<Option<Revision>, Revision> {
+        if after < self.meta.compacted_through && !self.planted.has(Bug::CompactionUnnoticed) {
+            return Err(self.meta.compacted_through);
         }
         Ok(self.history.index.first_after(after, watched))
     }
 
     /// The watched events after a revision. It stops at the bounds, but finds at least one change,
     /// if there is one. It examines no change without watched events.
-    pub(crate) fn scan_after(&self, after: Revision, watched: &Watched, bounds: ScanBounds) -> HistoryScan {
+    pub(crate) fn scan_after(&self, after: Revision, watched: &WatchScope, bounds: ScanBounds) -> HistoryScan {
         let (mut examined, mut weight) = (0, 0);
         let mut found = Changes { changes: Vec::new(), through: after };
         loop {
@@ -200,7 +200,7 @@ impl State {
                     found.through = after.max(self.meta.revision);
                     return HistoryScan::Found { found, weight };
                 }
-                Err(oldest) => return HistoryScan::Compacted(oldest),
+                Err(earliest_after) => return HistoryScan::Compacted(earliest_after),
             };
             let Some(events) = self.change(revision).and_then(|change| change.events.as_ref()) else {
                 // If there are earlier changes, the caller gets them first.
@@ -248,7 +248,7 @@ impl State {
         if events.is_none() {
             reached(Bound::ChangeBytes);
         }
-        let change = HistoryEntry { sets, events };
+        let change = StoredChange { sets, events };
         self.history.weight += change.weight();
         for set in &change.sets {
             self.history.latest.note(
@@ -265,19 +265,19 @@ impl State {
             && let Some(compacted) = self.history.changes.pop_front()
         {
             self.history.weight -= compacted.weight();
-            self.meta.history_start = self.meta.history_start.next();
+            self.meta.compacted_through = self.meta.compacted_through.next();
             for set in &compacted.sets {
-                self.history.latest.forget(set, self.meta.history_start);
+                self.history.latest.forget(set, self.meta.compacted_through);
             }
-            self.history.index.forget(self.meta.history_start, &compacted);
-            touched.insert(RowKey::Change(self.meta.history_start));
+            self.history.index.forget(self.meta.compacted_through, &compacted);
+            touched.insert(RowKey::Change(self.meta.compacted_through));
         }
     }
 
     /// Builds the indexes of a history that was read from rows.
     pub(super) fn index_history(&mut self) {
         let History { changes, latest, index, .. } = &mut self.history;
-        for (revision, change) in (self.meta.history_start.0.saturating_add(1)..).zip(changes.iter()) {
+        for (revision, change) in (self.meta.compacted_through.0.saturating_add(1)..).zip(changes.iter()) {
             index.note(Revision(revision), change);
             for set in &change.sets {
                 let volume = volume_of(&self.volumes, set.path());
@@ -300,8 +300,8 @@ impl State {
     }
 
     /// The change with this revision, unless it is compacted.
-    pub(super) fn change(&self, revision: Revision) -> Option<&HistoryEntry> {
-        let index = revision.0.checked_sub(self.meta.history_start.0)?.checked_sub(1)?;
+    pub(super) fn change(&self, revision: Revision) -> Option<&StoredChange> {
+        let index = revision.0.checked_sub(self.meta.compacted_through.0)?.checked_sub(1)?;
         self.history.changes.get(usize::try_from(index).ok()?)
     }
 }

@@ -175,14 +175,14 @@ impl State {
     }
 
     fn check_history(&self) -> Result<(), String> {
-        self.history.check(self.meta.history_start)?;
+        self.history.check(self.meta.compacted_through)?;
         let count = self.history.changes().len() as u64;
         let most = self.meta.history_max;
         ensure((1..=Self::HISTORY_MAX as u64).contains(&most), || {
             format!("the history may have {most} changes: expected 1 to {}", Self::HISTORY_MAX)
         })?;
         ensure(count <= most, || format!("the history has {count} changes: expected at most {most}"))?;
-        let (start, revision) = (self.meta.history_start, self.meta.revision);
+        let (start, revision) = (self.meta.compacted_through, self.meta.revision);
         ensure(start.0.checked_add(count) == Some(revision.0), || {
             format!("the history has {count} changes after {start}: expected the last to be {revision}")
         })

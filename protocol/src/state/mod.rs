@@ -129,7 +129,7 @@ struct Meta {
     next_session: SessionId,
     next_incarnation: Incarnation,
     /// The last compacted revision: the history has all changes after it.
-    history_start: Revision,
+    compacted_through: Revision,
     /// The highest number of a lock or a token so far.
     last_lock_number: u64,
     last_write_lease: WriteLeaseId,
@@ -213,7 +213,7 @@ impl State {
                 revision: origin,
                 next_session: SessionId(1),
                 next_incarnation: Incarnation(1),
-                history_start: origin,
+                compacted_through: origin,
                 last_lock_number: 0,
                 last_write_lease: WriteLeaseId(0),
                 history_max: Self::HISTORY_MAX as u64,

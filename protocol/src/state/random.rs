@@ -15,7 +15,7 @@ use self::{locks::owner_of, writes::random_write};
 
 use super::{Applied, HistoryScan, ScanBounds, State, fixture::*};
 use crate::{
-    change::{Change, ChangeReason, Event, EventKind, Watched},
+    change::{Change, ChangeReason, Event, EventKind, WatchScope},
     command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Outcome, Proposal, Renewal, Write},
     id::{Epoch, LeaseId, Revision, Sequence, SessionId, VolumeGeneration},
     lease_name::LeaseName,
@@ -168,7 +168,7 @@ fn clocks_counters_and_horizons_never_go_back() {
         let (old, new) = (&before.meta, &fixture.state.meta);
         assert!(old.cluster_time <= new.cluster_time && old.revision <= new.revision, "{place}");
         assert!(old.next_session <= new.next_session && old.next_incarnation <= new.next_incarnation, "{place}");
-        assert!(old.epoch <= new.epoch && old.history_start <= new.history_start, "{place}");
+        assert!(old.epoch <= new.epoch && old.compacted_through <= new.compacted_through, "{place}");
         for (key, lease) in before.leases() {
             if let Some(now) = fixture.state.lease(key).filter(|now| now.incarnation == lease.incarnation) {
                 assert!(lease.horizon <= now.horizon, "{key:?}, {place}");
@@ -379,7 +379,7 @@ fn watched_events_rebuild_the_tree() {
         bytes: [1, 300, usize::MAX][random.below(3) as usize],
         events: [1, 8, usize::MAX][random.below(3) as usize],
     };
-    let everything = Watched::Subtree(NodePath::root());
+    let everything = WatchScope::Subtree(NodePath::root());
     for seed in 1..=SEEDS {
         let mut random = Random::new(seed);
         let mut fixture = Fixture::new();
@@ -415,15 +415,15 @@ fn narrow_watch_reports_the_matching_events_of_a_wide_one() {
     let bounds = ScanBounds { bytes: usize::MAX, events: usize::MAX };
     runs(|place, random, _, _, _, fixture| {
         let watched = match random.below(2) {
-            0 => Watched::Node(random.pick(&paths())),
-            _ => Watched::Subtree(random.pick(&paths())),
+            0 => WatchScope::Node(random.pick(&paths())),
+            _ => WatchScope::Subtree(random.pick(&paths())),
         };
         let after = Revision(random.below(fixture.state.revision().0 + 1));
-        let scan = |watched: &Watched| match fixture.state.scan_after(after, watched, bounds) {
+        let scan = |watched: &WatchScope| match fixture.state.scan_after(after, watched, bounds) {
             HistoryScan::Found { found, .. } => found,
-            HistoryScan::Compacted(oldest) => panic!("compacted up to {oldest}, {place}"),
+            HistoryScan::Compacted(earliest_after) => panic!("compacted up to {earliest_after}, {place}"),
         };
-        let mut all = scan(&Watched::Subtree(NodePath::root()));
+        let mut all = scan(&WatchScope::Subtree(NodePath::root()));
         for change in &mut all.changes {
             change.events = change.events.iter().filter(|event| watched.includes(&event.path)).cloned().collect();
         }

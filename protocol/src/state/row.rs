@@ -10,7 +10,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     History, Meta, State,
-    history::HistoryEntry,
+    history::StoredChange,
     row_key::{RowError, RowKey},
 };
 use crate::{
@@ -53,7 +53,7 @@ impl State {
             session.answers.iter().map(|(sequence, answer)| (RowKey::Answer(*id, *sequence).encode(), encode(answer)))
         });
         let leases = self.leases.iter().map(|(key, lease)| (RowKey::Lease(key.clone()).encode(), encode(lease)));
-        let oldest = self.meta.history_start.0 + 1;
+        let oldest = self.meta.compacted_through.0 + 1;
         let changes = (oldest..).zip(self.history.changes());
         let changes = changes.map(|(revision, change)| (RowKey::Change(Revision(revision)).encode(), encode(change)));
         let locks = self.locks().map(|(id, path, record)| (RowKey::Lock(id, path.clone()).encode(), encode(record)));
@@ -92,7 +92,7 @@ struct RowReader {
     sessions: BTreeMap<SessionId, super::SessionRecord>,
     answers: BTreeMap<(SessionId, Sequence), Result<Written, WriteRefusal>>,
     leases: BTreeMap<LeaseKey, super::LeaseRecord>,
-    changes: BTreeMap<Revision, HistoryEntry>,
+    changes: BTreeMap<Revision, StoredChange>,
     locks: BTreeMap<LockId, (NodePath, super::LockRecord)>,
     tombstones: BTreeSet<Incarnation>,
     closed_session_orphans: BTreeSet<Incarnation>,
@@ -125,7 +125,7 @@ impl RowReader {
             })?;
             session.answers.insert(sequence, answer);
         }
-        let mut expected = meta.history_start;
+        let mut expected = meta.compacted_through;
         for revision in self.changes.keys() {
             expected = Revision(expected.0.saturating_add(1));
             if *revision != expected {

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 
 use leasehold_protocol::{
-    change::{ChangeReason, EventKind, Watched},
+    change::{ChangeReason, EventKind, WatchScope},
     command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Outcome, Proposal, Write, WriteRefusal, Written},
     id::{Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId},
     lease_name::LeaseName,
@@ -58,7 +58,7 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (11, 0x4eb2_14bb_48e9_99fb);
+const WIRE: (u16, u64) = (11, 0);
 const LOG: (u8, u64) = (7, 0xb8fd_d3fc_ec62_c763);
 const STATE: (u8, u64) = (7, 0x67e6_89ff_9450_e168);
 const SNAPSHOT: (u8, u64) = (6, 0x1afb_b5e0_6f3e_40e5);
@@ -160,7 +160,7 @@ fn of_the_protocol() -> Registry {
         traced::<Content>,
         traced::<EventKind>,
         traced::<ChangeReason>,
-        traced::<Watched>,
+        traced::<WatchScope>,
         traced::<LeaseKey>,
         traced::<Attach>,
         traced::<Condition>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arbitrary::Unstructured;
 use leasehold_protocol::{
-    change::Watched,
+    change::WatchScope,
     command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Proposal, Renewal, Write},
     drift::{ClockQuestion, Excess},
     id::{
@@ -465,9 +465,9 @@ impl<'a> Draw<'a> {
     }
 
     /// The node or subtree of a watch.
-    pub fn watched(&mut self) -> Watched {
+    pub fn watched(&mut self) -> WatchScope {
         let path = self.path();
-        if self.below(2) == 0 { Watched::Subtree(path) } else { Watched::Node(path) }
+        if self.below(2) == 0 { WatchScope::Subtree(path) } else { WatchScope::Node(path) }
     }
 
     /// A part of a holder report.

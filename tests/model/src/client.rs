@@ -11,7 +11,7 @@ use std::{
 
 use leasehold_protocol::{
     command::{LeaseKey, Write, Written},
-    holder::{ConnectionNews, Holder, HolderConfig, HolderEffect, HolderInput, ReadId, WriteFailure, WriteId},
+    holder::{Holder, HolderConfig, HolderEffect, HolderInput, ReadId, SessionNews, WriteFailure, WriteId},
     id::{Incarnation, LeaseId, Stamp},
     lease_policy::LeaseRequest,
     object::{Content, Object},
@@ -67,7 +67,7 @@ pub struct ClientShell {
     pub key_leases: KeyLeases,
     /// The last number of a read, a write or a watch. A restart does not reset it.
     pub numbers: u64,
-    reported: Option<ConnectionNews>,
+    reported: Option<SessionNews>,
 }
 
 /// What is left for the world of an effect of a holder.

@@ -14,7 +14,7 @@ use leasehold_model::{
 };
 use leasehold_protocol::{
     command::{Proposal, Write},
-    holder::{ConnectionNews, HolderConfig, HolderEffect, HolderInput, ReadFailure, RenewalMode, SendId},
+    holder::{HolderConfig, HolderEffect, HolderInput, ReadFailure, RenewalMode, SendId, SessionNews},
     id::RequestId,
     lease_policy::LeaseRequest,
     lessor::LessorInput,
@@ -366,7 +366,7 @@ impl<O> World<O> {
                         self.later(DELAY, Event::Consent(consent));
                     }
                     ClientEvent::Effect(HolderEffect::Connection(news)) => {
-                        assert!(!matches!(news, ConnectionNews::Expired { .. }), "{news:?}");
+                        assert!(!matches!(news, SessionNews::Expired { .. }), "{news:?}");
                     }
                     // The application has closed the session.
                     ClientEvent::Effect(

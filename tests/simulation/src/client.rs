@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use leasehold_model::client::{ClientEvent, ClientShell, check_consents, recalled};
 use leasehold_protocol::{
     command::Write,
-    holder::{ConnectionNews, HolderConfig, HolderEffect, HolderInput, ReadFailure, SendId, WriteId},
+    holder::{HolderConfig, HolderEffect, HolderInput, ReadFailure, SendId, SessionNews, WriteId},
     id::{LeaseId, LockId},
     lease_policy::LeaseRequest,
     limits::LimitError,
@@ -338,13 +338,13 @@ impl World {
     }
 
     /// The application hears of a change of its session.
-    fn connection_changed(&mut self, place: usize, news: ConnectionNews) {
+    fn connection_changed(&mut self, place: usize, news: SessionNews) {
         self.tally.add(match news {
-            ConnectionNews::Connected { .. } => "times connected",
-            ConnectionNews::Jeopardy { .. } => "times in jeopardy",
-            ConnectionNews::Expired { .. } => "sessions expired",
+            SessionNews::Connected { .. } => "times connected",
+            SessionNews::Jeopardy { .. } => "times in jeopardy",
+            SessionNews::Expired { .. } => "sessions expired",
         });
-        if let ConnectionNews::Expired { .. } = news {
+        if let SessionNews::Expired { .. } = news {
             self.clients[place].registrations.all_lost();
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_protocol::{
-    change::{Changes, Watched},
+    change::{Changes, WatchScope},
     holder::{HolderInput, SendId, WatchFailure, WatchId},
     id::Revision,
     lessor::LessorBounds,
@@ -32,7 +32,7 @@ const OWN_SEND_IDS: u64 = 1 << 48;
 /// A watch of the application.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenWatch {
-    watched: Watched,
+    watched: WatchScope,
     /// It has reported all changes up to this revision. None until the watch knows where it begins.
     reported: Option<Revision>,
     /// The last acknowledged change when it began: its *now* is no earlier.
@@ -131,7 +131,7 @@ impl World {
 
     fn begin_watch(&mut self, place: usize) {
         let path = self.rng.pick(&self.profile.objects).path.clone();
-        let watched = if self.rng.chance(300) { Watched::Node(path) } else { Watched::Subtree(path) };
+        let watched = if self.rng.chance(300) { WatchScope::Node(path) } else { WatchScope::Subtree(path) };
         let bookmarks: Vec<Revision> = self.clients[place].watches.bookmarks.iter().copied().collect();
         let after = match self.rng.below(10) {
             0..=2 => None,
@@ -142,7 +142,7 @@ impl World {
         self.watch(place, watched, after, None);
     }
 
-    fn watch(&mut self, place: usize, watched: Watched, after: Option<Revision>, mirror: Option<Mirror>) {
+    fn watch(&mut self, place: usize, watched: WatchScope, after: Option<Revision>, mirror: Option<Mirror>) {
         let bytes_max = *self.rng.pick(&[1, 200, CHANGES_BYTES_MAX]);
         let (acknowledged, reports_are_short) = (self.oracle.acknowledged, self.reports_are_short());
         let client = &mut self.clients[place];
@@ -220,7 +220,7 @@ impl World {
         let Some(open) = self.clients[place].watches.open.remove(&watch) else {
             return self.complain(place, format!("it loses {watch:?}, which it does not watch"));
         };
-        let start = self.oracle.truth.history_start();
+        let start = self.oracle.truth.compacted_through();
         match error {
             WatchFailure::Compacted { after, .. } if open.reported == Some(*after) && *after < start => {
                 self.tally.add("watches that had to start over");
@@ -273,7 +273,7 @@ impl World {
             self.list_page(place, mirror);
         } else if self.clients[place].shell.is_open && !self.is_healing {
             self.tally.add("mirrors");
-            self.watch(place, Watched::Subtree(mirror.top.clone()), Some(mirror.first()), Some(mirror));
+            self.watch(place, WatchScope::Subtree(mirror.top.clone()), Some(mirror.first()), Some(mirror));
         }
     }
 

@@ -131,8 +131,7 @@ fn jeopardy_lasts_while_leader_extends_no_promise() {
         });
         reported.extend(states);
     }
-    let [(ConnectionNews::Jeopardy { .. }, lost), (ConnectionNews::Connected { session: SESSION }, found)] =
-        reported[..]
+    let [(SessionNews::Jeopardy { .. }, lost), (SessionNews::Connected { session: SESSION }, found)] = reported[..]
     else {
         panic!("{reported:?}")
     };

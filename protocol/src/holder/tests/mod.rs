@@ -151,8 +151,8 @@ fn keep_alive(effects: &[HolderEffect]) -> Option<(SendId, Vec<Renew>)> {
     found.map(|(send_id, request)| (send_id, request.header.renew))
 }
 
-fn jeopardy(volumes: &[&str]) -> ConnectionNews {
-    ConnectionNews::Jeopardy { volumes: volumes.iter().map(|text| path(text)).collect() }
+fn jeopardy(volumes: &[&str]) -> SessionNews {
+    SessionNews::Jeopardy { volumes: volumes.iter().map(|text| path(text)).collect() }
 }
 
 fn root(incarnation: u64) -> Renew {

@@ -141,7 +141,7 @@ fn lease_that_ends_by_the_renewal_mode_is_no_jeopardy() {
     client.read(3, "/b");
     client.now = at(111);
     let reported = client.timeout(&["/"]);
-    let is_report = |effect: &HolderEffect| matches!(effect, HolderEffect::Connection(ConnectionNews::Jeopardy { .. }));
+    let is_report = |effect: &HolderEffect| matches!(effect, HolderEffect::Connection(SessionNews::Jeopardy { .. }));
     assert!(!reported.iter().any(is_report), "{reported:?}");
 }
 

@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::{
-    change::{Change, Changes, Watched},
+    change::{Change, Changes, WatchScope},
     command::Attach,
     lease_policy::{LeaseOffer, LeaseRequest},
     message::{CoveringLease, Lapse},
@@ -123,7 +123,7 @@ impl World {
             2 => Err(Refusal::NotRegistered { got: request.header.epoch, expected: Epoch(self.epoch) }),
             3 if self.numbers.below(4) == 0 => Err(Refusal::NotLeader { leader: None }),
             5 if self.numbers.below(8) == 0 && matches!(request.body, Body::Watch { .. }) => {
-                Err(Refusal::Compacted { after: Revision(0), oldest: Revision(self.stamps) })
+                Err(Refusal::Compacted { after: Revision(0), earliest_after: Revision(self.stamps) })
             }
             4 if self.numbers.below(8) == 0 => Err(Refusal::SessionNotFound { session: request.header.session }),
             _ => Ok(self.answer_to(&request)),
@@ -295,7 +295,7 @@ impl World {
     fn new_watch(&mut self) {
         self.ids += 1;
         let after = (self.numbers.below(3) > 0).then(|| Revision(self.numbers.below(100)));
-        let (watch, watched) = (WatchId(self.ids), Watched::Subtree(path(self.path())));
+        let (watch, watched) = (WatchId(self.ids), WatchScope::Subtree(path(self.path())));
         self.watches.insert(watch, (after.unwrap_or_default(), true));
         self.step(HolderInput::Watch { watch, watched, after, bytes_max: 1 });
     }

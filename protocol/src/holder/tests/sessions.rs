@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn reported_states(effects: &[HolderEffect]) -> Vec<ConnectionNews> {
+fn reported_states(effects: &[HolderEffect]) -> Vec<SessionNews> {
     let state = |effect: &HolderEffect| match effect {
         HolderEffect::Connection(state) => Some(state.clone()),
         _ => None,
@@ -22,7 +22,7 @@ fn a_session_is_opened_then_registered_then_connected() {
     let (register, request) = client.only(&effects);
     assert_eq!((request.body, request.header.session, request.header.epoch), (Body::Register, SESSION, Epoch(0)));
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
-    assert_eq!(effects, [HolderEffect::Connection(ConnectionNews::Connected { session: SESSION })]);
+    assert_eq!(effects, [HolderEffect::Connection(SessionNews::Connected { session: SESSION })]);
     assert_eq!((client.holder.session(), client.holder.epoch()), (Some(SESSION), EPOCH));
 }
 
@@ -148,7 +148,7 @@ fn jeopardy_and_reconnection_are_reported_once() {
     let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
-    assert_eq!(reported_states(&effects), [ConnectionNews::Connected { session: SESSION }]);
+    assert_eq!(reported_states(&effects), [SessionNews::Connected { session: SESSION }]);
 }
 
 #[test]
@@ -204,14 +204,14 @@ fn expired_session_restarts_reads_and_sent_writes_are_unknown() {
     client.write(1, put("/c"));
     let effects = client.refuse(read, Refusal::SessionNotFound { session: SESSION });
     let unknown = HolderEffect::WriteDone { write: WriteId(1), result: Err(WriteFailure::OutcomeUnknown) };
-    let expired = HolderEffect::Connection(ConnectionNews::Expired { session: SESSION });
+    let expired = HolderEffect::Connection(SessionNews::Expired { session: SESSION });
     assert_eq!(effects[..3], [HolderEffect::DropAll, unknown, expired]);
     let (open, request) = client.only(&effects);
     assert_eq!(request.body, Body::Open { name: "test".into() });
     let effects = client.answer(open, Answer::Opened { session: SessionId(8), term: SESSION_TERM });
     let register = client.only(&effects).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
-    assert_eq!(reported_states(&effects), [ConnectionNews::Connected { session: SessionId(8) }]);
+    assert_eq!(reported_states(&effects), [SessionNews::Connected { session: SessionId(8) }]);
     let (_, request) = client.only(&effects);
     assert_eq!(
         (request.body, request.header.session),

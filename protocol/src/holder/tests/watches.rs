@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::{
-    change::{Change, ChangeReason, Changes, Event, EventKind, Watched},
+    change::{Change, ChangeReason, Changes, Event, EventKind, WatchScope},
     holder::{WATCH_WAIT, WatchFailure, in_flight::Purpose},
 };
 
 const ONE: WatchId = WatchId(1);
 
-fn watched() -> Watched {
-    Watched::Subtree(path("/a"))
+fn watched() -> WatchScope {
+    WatchScope::Subtree(path("/a"))
 }
 
 fn begin(after: Option<u64>) -> HolderInput {
@@ -109,8 +109,8 @@ fn a_watch_outlives_the_session() {
 #[test]
 fn compacted_revision_ends_the_watch() {
     let (mut client, send_id) = watching();
-    let effects = client.refuse(send_id, Refusal::Compacted { after: Revision(5), oldest: Revision(20) });
-    let error = WatchFailure::Compacted { after: Revision(5), oldest: Revision(20) };
+    let effects = client.refuse(send_id, Refusal::Compacted { after: Revision(5), earliest_after: Revision(20) });
+    let error = WatchFailure::Compacted { after: Revision(5), earliest_after: Revision(20) };
     assert_eq!(effects, [HolderEffect::WatchLost { watch: ONE, error }]);
     assert_eq!(client.step(HolderInput::WatchMore(ONE)), []);
 }

@@ -267,7 +267,7 @@ impl Pair {
                 let is_done = written.transaction.is_none_or(|transacted| transacted.succeeded());
                 objects.into_iter().filter(|_| is_done).for_each(|object| self.seen(object, written.revision));
             }
-            HolderEffect::Connection(ConnectionNews::Connected { .. } | ConnectionNews::Jeopardy { .. }) => {}
+            HolderEffect::Connection(SessionNews::Connected { .. } | SessionNews::Jeopardy { .. }) => {}
             HolderEffect::FindLeader { .. } => {
                 self.client(client, HolderInput::Disconnected);
                 let delay = self.lossy.as_mut().map_or(1000, |lossy| lossy.connect(client, &mut self.numbers));

@@ -24,7 +24,7 @@ use super::super::writes::PendingWriteId;
 type OrphanVolumes = BTreeSet<NodePath>;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(in crate::lessor) struct OrphanQueue {
+pub(in crate::lessor) struct OrphanedLeases {
     /// Leases of whose orphans the volumes are not known yet. No element is empty. Some leases may
     /// no longer have orphans.
     unsorted: Vec<BTreeSet<Incarnation>>,
@@ -50,7 +50,7 @@ pub(super) struct PurgeBounds {
     pub(super) purges: usize,
 }
 
-impl OrphanQueue {
+impl OrphanedLeases {
     /// Adds leases that have orphans.
     pub(in crate::lessor) fn add(&mut self, leases: impl IntoIterator<Item = Incarnation>) {
         let leases: BTreeSet<Incarnation> = leases.into_iter().collect();

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::{
-    change::Watched,
+    change::WatchScope,
     command::Attach,
     message::{CHANGES_BYTES_MAX, HolderReportPart, LIST_NODES_MAX},
     transaction::{Operation, Transaction},
@@ -167,7 +167,7 @@ fn requested_sizes_are_cut_to_one_answer() {
         world.write(session, Write::put(path("/a"), value.clone()));
         world.commit();
     }
-    let watched = Watched::Node(path("/a"));
+    let watched = WatchScope::Node(path("/a"));
     let wait = Duration::from_secs(1);
     let body = Body::Watch { watched, after: Some(Revision(0)), wait, bytes_max: u32::MAX };
     let answered = answer(&world.request(session, body));

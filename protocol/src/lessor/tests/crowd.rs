@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::{
-    change::Watched,
+    change::WatchScope,
     command::Attach,
     id::LeaseId,
     lease_policy::LeaseRequest,
@@ -136,7 +136,7 @@ impl Crowd {
             }
             // Waits and recalls: the owner may hold all of it, and does not consent.
             self.ask(writer, write_body(put(&format!("/waits/{number}"), b"")));
-            let watched = Watched::Subtree(path(&format!("/crowd/{number}")));
+            let watched = WatchScope::Subtree(path(&format!("/crowd/{number}")));
             let after = Some(self.world.state.revision());
             self.ask(reader, Body::Watch { watched, after, wait: TERM, bytes_max: 100 });
             self.ask(
@@ -318,7 +318,7 @@ impl Crowd {
         // The session returns, and learns what changed since.
         let last_valid = Some(LastValid { incarnation, generation, revision });
         self.probe("return", one, Body::Acquire { path: top(), last_valid, read: None });
-        let watched = Watched::Subtree(top());
+        let watched = WatchScope::Subtree(top());
         let after = Some(self.world.state.revision());
         self.ask(two, Body::Watch { watched, after, wait: TERM, bytes_max: 100 });
         self.note("watch");

@@ -283,7 +283,7 @@ impl Churn {
                 self.ask(session, Body::AwaitLockStatus { locks: locks.into_iter().collect() });
             }
             24 | 25 => {
-                let watched = crate::change::Watched::Subtree(self.path());
+                let watched = crate::change::WatchScope::Subtree(self.path());
                 let after = Some(self.world.state.revision());
                 let wait = Duration::from_secs(self.draw.below(30));
                 self.ask(session, Body::Watch { watched, after, wait, bytes_max: 1000 });

@@ -2,7 +2,7 @@
 //! (S10b).
 
 use super::*;
-use crate::{change::Watched, command::Attach, message::CHANGES_BYTES_MAX, work::take_visited};
+use crate::{change::WatchScope, command::Attach, message::CHANGES_BYTES_MAX, work::take_visited};
 
 /// A leader that begins with this many changes in the history, and a client with watches.
 fn after_failover(changes: u64) -> (World, SessionId) {
@@ -24,7 +24,7 @@ fn returning_watches_examine_no_unrelated_changes() {
     take_visited();
     for number in 0..WATCHES {
         let top = path(&format!("/watched/{number}"));
-        let watched = if number % 2 == 0 { Watched::Subtree(top) } else { Watched::Node(top) };
+        let watched = if number % 2 == 0 { WatchScope::Subtree(top) } else { WatchScope::Node(top) };
         let (after, wait) = (Some(Revision(0)), Duration::from_secs(5));
         let body = Body::Watch { watched, after, wait, bytes_max: CHANGES_BYTES_MAX };
         assert_eq!(world.request(session, body), [], "nothing to report");
@@ -39,7 +39,7 @@ fn returning_watches_examine_no_unrelated_changes() {
 fn answer_after_a_failover_examines_only_its_own_changes() {
     let (mut world, session) = after_failover(10_000);
     take_visited();
-    let watched = Watched::Subtree(path("/changed/7"));
+    let watched = WatchScope::Subtree(path("/changed/7"));
     let body = Body::Watch { watched, after: Some(Revision(0)), wait: Duration::ZERO, bytes_max: CHANGES_BYTES_MAX };
     let answered = answer(&world.request(session, body));
     let Answer::Changes(report) = answered else { panic!("changes: {answered:?}") };
@@ -57,7 +57,7 @@ fn change_in_many_directories_wakes_each_watch_once() {
     world.step(LessorInput::Timeout);
     world.is_checked = false;
     for _ in 0..COUNT {
-        let (watched, after) = (Watched::Subtree(NodePath::root()), Some(world.state.revision()));
+        let (watched, after) = (WatchScope::Subtree(NodePath::root()), Some(world.state.revision()));
         let body = Body::Watch { watched, after, wait: Duration::from_secs(5), bytes_max: CHANGES_BYTES_MAX };
         assert_eq!(world.request(session, body), []);
     }

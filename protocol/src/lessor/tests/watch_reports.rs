@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::*;
 use crate::{
-    change::{Changes, Watched},
+    change::{Changes, WatchScope},
     command::Attach,
     holder::WATCH_WAIT,
     message::{CHANGES_BYTES_MAX, WATCH_WAIT_MAX},
 };
 
 fn watch(text: &str, after: u64) -> Body {
-    let watched = Watched::Subtree(path(text));
+    let watched = WatchScope::Subtree(path(text));
     Body::Watch { watched, after: Some(Revision(after)), wait: WATCH_WAIT, bytes_max: CHANGES_BYTES_MAX }
 }
 
@@ -290,7 +290,7 @@ fn watch_whose_change_is_compacted_before_its_turn_starts_over() {
 #[test]
 fn each_request_acknowledges_one_of_equal_reports() {
     let mut reports = super::super::watch_reports::WatchReports::default();
-    let (session, watched, through) = (SessionId(1), Watched::Subtree(NodePath::root()), Revision(7));
+    let (session, watched, through) = (SessionId(1), WatchScope::Subtree(NodePath::root()), Revision(7));
     (0..3).for_each(|_| reports.add(session, watched.clone(), through, (10, Instant::ZERO)));
     for _ in 0..5 {
         reports.acknowledge(session, &watched, through, Instant::ZERO);

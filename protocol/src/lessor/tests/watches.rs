@@ -5,22 +5,22 @@ use super::{
     *,
 };
 use crate::{
-    change::{Changes, Watched},
+    change::{Changes, WatchScope},
     command::Attach,
     message::{CHANGES_BYTES_MAX, LIST_NODES_MAX, ListPage},
 };
 
 const WAIT: Duration = Duration::from_secs(5);
 
-fn subtree(text: &str) -> Watched {
-    Watched::Subtree(path(text))
+fn subtree(text: &str) -> WatchScope {
+    WatchScope::Subtree(path(text))
 }
 
-fn node(text: &str) -> Watched {
-    Watched::Node(path(text))
+fn node(text: &str) -> WatchScope {
+    WatchScope::Node(path(text))
 }
 
-fn watch(watched: Watched, after: u64) -> Body {
+fn watch(watched: WatchScope, after: u64) -> Body {
     Body::Watch { watched, after: Some(Revision(after)), wait: WAIT, bytes_max: CHANGES_BYTES_MAX }
 }
 
@@ -182,7 +182,9 @@ fn compacted_revision_is_refused() {
     for text in ["/a", "/b", "/c"] {
         world.put_and_tell(writer, text);
     }
-    let compacted = |after, oldest| Err(Refusal::Compacted { after: Revision(after), oldest: Revision(oldest) });
+    let compacted = |after, earliest_after| {
+        Err(Refusal::Compacted { after: Revision(after), earliest_after: Revision(earliest_after) })
+    };
     assert_eq!(result(&world.request(watcher, watch(node("/x"), 0))), compacted(0, 1));
     assert_eq!(reported(&world.request(watcher, watch(subtree("/"), 1))).len(), 1);
     // A waiting watch is examined before the history forgets changes, even if one entry makes all

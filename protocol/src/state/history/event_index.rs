@@ -15,8 +15,8 @@ use std::{
 
 use foldhash::fast::FixedState;
 
-use super::HistoryEntry;
-use crate::{change::Watched, id::Revision, object::ObjectSet, path::NodePath, work::visit};
+use super::StoredChange;
+use crate::{change::WatchScope, id::Revision, object::ObjectSet, path::NodePath, work::visit};
 
 /// Revisions of changes by path, each list in order.
 type Revisions = BTreeMap<NodePath, VecDeque<Revision>>;
@@ -46,7 +46,7 @@ impl Hash for EventIndex {
 
 impl EventIndex {
     /// Adds a change that is later than all others.
-    pub(super) fn note(&mut self, revision: Revision, change: &HistoryEntry) {
+    pub(super) fn note(&mut self, revision: Revision, change: &StoredChange) {
         let mut last: Option<&NodePath> = None;
         for path in change.event_paths() {
             visit(1);
@@ -63,7 +63,7 @@ impl EventIndex {
     }
 
     /// Removes the earliest change.
-    pub(super) fn forget(&mut self, revision: Revision, change: &HistoryEntry) {
+    pub(super) fn forget(&mut self, revision: Revision, change: &StoredChange) {
         let mut last: Option<&NodePath> = None;
         for path in change.event_paths() {
             visit(1);
@@ -80,15 +80,15 @@ impl EventIndex {
 
     /// The first change after the revision that has watched events, or may have had some if its
     /// events are not stored.
-    pub(super) fn first_after(&self, after: Revision, watched: &Watched) -> Option<Revision> {
+    pub(super) fn first_after(&self, after: Revision, watched: &WatchScope) -> Option<Revision> {
         visit(1);
         let path = watched.path();
         let from = (path.clone(), after);
         let to = (path.clone(), Revision(u64::MAX));
         let own = self.nodes.range((Bound::Excluded(from), Bound::Included(to))).next().map(|(_, revision)| *revision);
         let below = match watched {
-            Watched::Node(_) => None,
-            Watched::Subtree(_) => next(&self.below, path, after),
+            WatchScope::Node(_) => None,
+            WatchScope::Subtree(_) => next(&self.below, path, after),
         };
         let mut first = own.into_iter().chain(below).min();
         if !self.anywhere.is_empty() {
@@ -108,7 +108,7 @@ impl EventIndex {
     /// Checks that the index has exactly these changes.
     pub(super) fn check<'a>(
         &self,
-        changes: impl Iterator<Item = (Revision, &'a HistoryEntry)>,
+        changes: impl Iterator<Item = (Revision, &'a StoredChange)>,
     ) -> Result<(), &'static str> {
         let (mut nodes, mut below, mut anywhere) = (Sum::default(), Sum::default(), Sum::default());
         for (revision, change) in changes {
@@ -196,7 +196,7 @@ impl Sum {
     }
 }
 
-impl HistoryEntry {
+impl StoredChange {
     /// The nodes of the events. Without stored events, the nodes that it names.
     fn event_paths(&self) -> impl Iterator<Item = &NodePath> {
         let stored = self.events.iter().flat_map(|events| events.all()).map(|event| &event.path);

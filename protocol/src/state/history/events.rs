@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{
-    change::{Event, Watched},
+    change::{Event, WatchScope},
     path::NodePath,
     work::visit,
 };
@@ -49,7 +49,7 @@ impl ChangeEvents {
     }
 
     /// The watched events in order, and their weight in bytes.
-    pub(super) fn within(&self, watched: &Watched) -> (Arc<[Event]>, usize) {
+    pub(super) fn within(&self, watched: &WatchScope) -> (Arc<[Event]>, usize) {
         visit(1);
         let found = self.places_within(watched);
         if found.len() == self.all.len() {
@@ -62,17 +62,17 @@ impl ChangeEvents {
     }
 
     /// The places of the watched events, in order.
-    fn places_within(&self, watched: &Watched) -> Vec<u32> {
+    fn places_within(&self, watched: &WatchScope) -> Vec<u32> {
         if self.by_path.is_empty() {
             let places = (0_u32..).zip(self.all.iter());
             return places.filter(|(_, event)| watched.includes(&event.path)).map(|(place, _)| place).collect();
         }
         let path = watched.path();
         let (own, below): (&[u32], &[u32]) = match watched {
-            Watched::Node(_) => (self.at(path), &[]),
+            WatchScope::Node(_) => (self.at(path), &[]),
             // The root and all others.
-            Watched::Subtree(_) if path.is_root() => (&self.by_path, &[]),
-            Watched::Subtree(_) => (self.at(path), self.between(&path.bound_below(), &path.bound_after())),
+            WatchScope::Subtree(_) if path.is_root() => (&self.by_path, &[]),
+            WatchScope::Subtree(_) => (self.at(path), self.between(&path.bound_below(), &path.bound_after())),
         };
         let mut places: Vec<u32> = own.iter().chain(below).copied().collect();
         places.sort_unstable();
@@ -132,7 +132,7 @@ mod tests {
         for events in [events(&few), events(&many)] {
             for text in ["/", "/a", "/a/b", "/a-b", "/a/b/c", "/c", "/none", "/c/d/e"] {
                 let path = NodePath::parse(text).expect("a path");
-                for watched in [Watched::Node(path.clone()), Watched::Subtree(path)] {
+                for watched in [WatchScope::Node(path.clone()), WatchScope::Subtree(path)] {
                     let expected: Vec<Event> =
                         events.all().iter().filter(|event| watched.includes(&event.path)).cloned().collect();
                     let (found, weight) = events.within(&watched);
@@ -147,7 +147,7 @@ mod tests {
     fn watchers_of_all_events_share_them() {
         let events = events(&["/a/9", "/a/8", "/a/7", "/a/6", "/a/5", "/a/4", "/a/3", "/a/2", "/a/1", "/a"]);
         for text in ["/", "/a"] {
-            let watched = Watched::Subtree(NodePath::parse(text).expect("a path"));
+            let watched = WatchScope::Subtree(NodePath::parse(text).expect("a path"));
             assert!(Arc::ptr_eq(&events.within(&watched).0, &events.all), "{text}");
         }
     }

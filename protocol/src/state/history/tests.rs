@@ -13,7 +13,7 @@ use crate::{
 const UNBOUNDED: ScanBounds = ScanBounds { bytes: usize::MAX, events: usize::MAX };
 
 /// The watched events after a revision, in short form.
-fn reported(state: &State, after: u64, watched: &Watched) -> Vec<(u64, Vec<String>)> {
+fn reported(state: &State, after: u64, watched: &WatchScope) -> Vec<(u64, Vec<String>)> {
     let HistoryScan::Found { found, .. } = state.scan_after(Revision(after), watched, UNBOUNDED) else {
         panic!("the revision is in the history")
     };
@@ -25,8 +25,8 @@ fn reported(state: &State, after: u64, watched: &Watched) -> Vec<(u64, Vec<Strin
     found.changes.iter().map(|change| (change.revision.0, change.events.iter().map(event).collect())).collect()
 }
 
-fn everything_below() -> Watched {
-    Watched::Subtree(NodePath::root())
+fn everything_below() -> WatchScope {
+    WatchScope::Subtree(NodePath::root())
 }
 
 fn attached(at: &str, attach: Attach) -> Write {
@@ -147,10 +147,10 @@ fn events_are_in_path_order_and_removals_in_reverse() {
     let all = all.map(|(revision, events)| (revision, events.into_iter().map(str::to_owned).collect::<Vec<_>>()));
     assert_eq!(reported(&fixture.state, 0, &everything_below()), all);
     assert_eq!(reported(&fixture.state, 2, &everything_below()), all[2..]);
-    let node = Watched::Node(path("/a/b"));
+    let node = WatchScope::Node(path("/a/b"));
     let of_node = [(1, vec!["/a/b = ".to_owned()]), (4, vec!["/a/b Request".to_owned()])];
     assert_eq!(reported(&fixture.state, 0, &node), of_node, "only events of the node");
-    let subtree = Watched::Subtree(path("/a/b/c"));
+    let subtree = WatchScope::Subtree(path("/a/b/c"));
     assert_eq!(reported(&fixture.state, 1, &subtree), [(4, vec!["/a/b/c Request".to_owned()])]);
 }
 
@@ -217,7 +217,7 @@ fn history_scan_stops_between_changes_and_continues() {
     for at in ["/a/b", "/a/c", "/d", "/a/b"] {
         fixture.put(session, at, "value");
     }
-    let scans = |watched: Watched, bounds: ScanBounds| {
+    let scans = |watched: WatchScope, bounds: ScanBounds| {
         let (mut after, mut scans) = (Revision(0), Vec::new());
         while after < fixture.state.revision() {
             let HistoryScan::Found { found, .. } = fixture.state.scan_after(after, &watched, bounds) else {
@@ -231,14 +231,14 @@ fn history_scan_stops_between_changes_and_continues() {
     let little = ScanBounds { bytes: 1, ..UNBOUNDED };
     let ones = vec![(vec![2], 1), (vec![1], 2), (vec![1], 3), (vec![1], 4)];
     assert_eq!(scans(everything_below(), little), ones, "one change at least, and whole");
-    assert_eq!(scans(Watched::Node(path("/d")), little), [(vec![1], 4)], "unwatched events have no weight");
+    assert_eq!(scans(WatchScope::Node(path("/d")), little), [(vec![1], 4)], "unwatched events have no weight");
     let short = ScanBounds { events: 1, ..UNBOUNDED };
-    assert_eq!(scans(Watched::Node(path("/d")), short), [(vec![1], 4)], "changes of other nodes do not count");
+    assert_eq!(scans(WatchScope::Node(path("/d")), short), [(vec![1], 4)], "changes of other nodes do not count");
     assert_eq!(scans(everything_below(), short), ones);
     let five = ScanBounds { events: 5, ..UNBOUNDED };
     assert_eq!(scans(everything_below(), five), [(vec![2, 1], 2), (vec![1, 1], 4)], "a change counts like an event");
     let little = ScanBounds { bytes: 1, ..UNBOUNDED };
-    let subtree = Watched::Subtree(path("/a"));
+    let subtree = WatchScope::Subtree(path("/a"));
     assert_eq!(scans(subtree, little), [(vec![2], 1), (vec![1], 3), (vec![1], 4)], "up to before the next change");
     assert_eq!(scans(everything_below(), UNBOUNDED), [(vec![2, 1, 1, 1], 4)]);
     let events = fixture.state.events_after(Revision(1)).expect("known").filter_map(|(_, events)| events);
@@ -263,7 +263,7 @@ fn watch_of_compacted_revision_is_refused() {
     for at in ["/a", "/b", "/c", "/d"] {
         fixture.put(session, at, "");
     }
-    let scan = |after| fixture.state.scan_after(Revision(after), &Watched::Node(path("/none")), UNBOUNDED);
+    let scan = |after| fixture.state.scan_after(Revision(after), &WatchScope::Node(path("/none")), UNBOUNDED);
     assert_eq!((scan(0), scan(1)), (HistoryScan::Compacted(Revision(2)), HistoryScan::Compacted(Revision(2))));
     let nothing =
         |through| HistoryScan::Found { found: Changes { changes: vec![], through: Revision(through) }, weight: 0 };
@@ -290,11 +290,11 @@ fn the_history_is_bounded_by_weight_too() {
     fixture.open();
     let fit = State::HISTORY_BYTES_MAX / (4 << 20) - 1;
     (0..fit).for_each(|_| put_heavy(&mut fixture, "/a", 4));
-    assert_eq!(fixture.state.history_start(), Revision(0));
+    assert_eq!(fixture.state.compacted_through(), Revision(0));
     put_heavy(&mut fixture, "/a", 4);
-    assert_eq!(fixture.state.history_start(), Revision(1), "the rest of what the last would have needed");
+    assert_eq!(fixture.state.compacted_through(), Revision(1), "the rest of what the last would have needed");
     (0..fit).for_each(|_| put_heavy(&mut fixture, "/a", 0));
-    assert_eq!(fixture.state.history_start(), Revision(1), "what is small pushes nothing out");
+    assert_eq!(fixture.state.compacted_through(), Revision(1), "what is small pushes nothing out");
 }
 
 #[test]
@@ -311,21 +311,21 @@ fn watch_of_change_without_events_is_compacted() {
     };
     assert_eq!((found.changes.len(), found.through), (1, Revision(1)), "earlier changes come first");
     assert_eq!(scan(1, everything_below()), HistoryScan::Compacted(Revision(2)));
-    assert_eq!(scan(1, Watched::Node(path("/a/x"))), HistoryScan::Compacted(Revision(2)));
-    let subtree = HistoryEntry { sets: vec![subtree("/a")], events: None };
+    assert_eq!(scan(1, WatchScope::Node(path("/a/x"))), HistoryScan::Compacted(Revision(2)));
+    let subtree = StoredChange { sets: vec![subtree("/a")], events: None };
     let mut index = EventIndex::default();
     index.note(Revision(5), &subtree);
     for (at, concerns) in [("/a/x/y", true), ("/a", true), ("/b", false)] {
-        let watched = [Watched::Node(path(at)), Watched::Subtree(path(at))];
+        let watched = [WatchScope::Node(path(at)), WatchScope::Subtree(path(at))];
         let next = Some(Revision(5)).filter(|_| concerns);
         assert_eq!(watched.map(|watched| index.first_after(Revision(4), &watched)), [next; 2], "{at}");
     }
     let above = |watched| index.first_after(Revision(4), &watched);
-    assert_eq!([above(Watched::Node(path("/"))), above(everything_below())], [None, Some(Revision(5))]);
+    assert_eq!([above(WatchScope::Node(path("/"))), above(everything_below())], [None, Some(Revision(5))]);
     assert_eq!(index.first_after(Revision(5), &everything_below()), None);
     index.forget(Revision(5), &subtree);
     assert_eq!(index.check(std::iter::empty()), Ok(()));
-    let HistoryScan::Found { found, .. } = scan(0, Watched::Node(path("/b"))) else {
+    let HistoryScan::Found { found, .. } = scan(0, WatchScope::Node(path("/b"))) else {
         panic!("the change concerns other nodes")
     };
     assert_eq!((found.changes.len(), found.through), (2, Revision(3)));
@@ -333,7 +333,7 @@ fn watch_of_change_without_events_is_compacted() {
 }
 
 /// A simple search through all changes, to compare with the index.
-fn first_watched(state: &State, after: u64, watched: &Watched) -> Option<Revision> {
+fn first_watched(state: &State, after: u64, watched: &WatchScope) -> Option<Revision> {
     let mut changes = state.events_after(Revision(after)).expect("the revision is in the history");
     let is_watched = |events: Option<&[Event]>| events.into_iter().flatten().any(|event| watched.includes(&event.path));
     changes.find(|(_, events)| is_watched(*events)).map(|(revision, _)| revision)
@@ -353,8 +353,8 @@ fn next_watched_revision_equals_that_of_a_walk() {
             fixture.write(session, delete("/a", true)).expect("the node exists");
         }
         let rebuilt = State::from_rows(fixture.state.rows()).expect("the rows of a state");
-        for after in fixture.state.history_start().0..=fixture.state.revision().0 + 1 {
-            for watched in all.iter().flat_map(|at| [Watched::Node(path(at)), Watched::Subtree(path(at))]) {
+        for after in fixture.state.compacted_through().0..=fixture.state.revision().0 + 1 {
+            for watched in all.iter().flat_map(|at| [WatchScope::Node(path(at)), WatchScope::Subtree(path(at))]) {
                 let expected = first_watched(&fixture.state, after, &watched);
                 for state in [&fixture.state, &rebuilt] {
                     assert_eq!(
@@ -366,8 +366,8 @@ fn next_watched_revision_equals_that_of_a_walk() {
             }
         }
     }
-    let forgotten = Revision(fixture.state.history_start().0 - 1);
-    assert_eq!(fixture.state.next_watched(forgotten, &everything_below()), Err(fixture.state.history_start()));
+    let forgotten = Revision(fixture.state.compacted_through().0 - 1);
+    assert_eq!(fixture.state.next_watched(forgotten, &everything_below()), Err(fixture.state.compacted_through()));
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn scan_examines_only_what_it_reports() {
     }
     fixture.put(session, "/many/7", "again");
     take_visited();
-    let HistoryScan::Found { found, .. } = fixture.state.scan_after(Revision(0), &Watched::Node(list(7)), UNBOUNDED)
+    let HistoryScan::Found { found, .. } = fixture.state.scan_after(Revision(0), &WatchScope::Node(list(7)), UNBOUNDED)
     else {
         panic!("known")
     };

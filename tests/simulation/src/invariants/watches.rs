@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use leasehold_protocol::{
-    change::{Change, Changes, Event, EventKind, Watched},
+    change::{Change, Changes, Event, EventKind, WatchScope},
     id::Revision,
     message::ListPage,
     object::Data,
@@ -92,7 +92,12 @@ impl Happened {
 
     /// Checks that a watcher that knew everything up to `after` got exactly the changes that it
     /// should.
-    pub(crate) fn check_reported(&self, watched: &Watched, after: Revision, reported: &Changes) -> Result<(), String> {
+    pub(crate) fn check_reported(
+        &self,
+        watched: &WatchScope,
+        after: Revision,
+        reported: &Changes,
+    ) -> Result<(), String> {
         if reported.through > self.revision().max(after) || reported.through < after {
             let last = self.revision();
             return Err(format!(

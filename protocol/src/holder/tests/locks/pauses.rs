@@ -3,7 +3,7 @@
 use super::*;
 
 /// The session states that a step reports.
-fn reported(effects: &[HolderEffect]) -> Vec<&ConnectionNews> {
+fn reported(effects: &[HolderEffect]) -> Vec<&SessionNews> {
     let states = effects.iter().filter_map(|effect| match effect {
         HolderEffect::Connection(state) => Some(state),
         _ => None,
@@ -28,7 +28,7 @@ fn paused() -> (Client, SendId, SendId) {
 fn paused_client_stays_in_lock_queue_if_servers_still_have_it() {
     let (mut client, heartbeat, await_lock_status) = paused();
     let effects = client.renew(heartbeat, promise("/", 1));
-    assert_eq!(reported(&effects), [&ConnectionNews::Connected { session: SESSION }]);
+    assert_eq!(reported(&effects), [&SessionNews::Connected { session: SESSION }]);
     assert!(!effects.contains(&lock_lost()));
     let effects = client.answer(await_lock_status, Answer::LockStatuses(vec![(LOCK, granted(9, false))]));
     assert!(effects.contains(&HolderEffect::LockChanged { lock: LOCK, status: granted(9, false) }), "{effects:?}");
@@ -61,7 +61,7 @@ fn paused_client_is_in_jeopardy_until_its_lease_is_renewed() {
     let effects = client.answer(send_id, Answer::LockStatuses(vec![(LOCK, granted(9, false))]));
     assert_eq!(reported(&effects), [&jeopardy(&["/"])], "{effects:?}");
     let (heartbeat, _) = keep_alive(&client.timeout(&[])).expect("a heartbeat asks for a renewal");
-    assert_eq!(reported(&client.renew(heartbeat, promise("/", 1))), [&ConnectionNews::Connected { session: SESSION }]);
+    assert_eq!(reported(&client.renew(heartbeat, promise("/", 1))), [&SessionNews::Connected { session: SESSION }]);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn paused_client_is_notified_if_servers_lost_its_position() {
         Response { epoch: EPOCH, promises: vec![], lapses, clocks: None, result: Ok(Answer::ReportReceived) },
     );
     assert!(effects.contains(&lock_lost()));
-    assert_eq!(reported(&effects), [&ConnectionNews::Connected { session: SESSION }]);
+    assert_eq!(reported(&effects), [&SessionNews::Connected { session: SESSION }]);
 }
 
 #[test]
