@@ -50,7 +50,8 @@ number! {
 }
 
 number! {
-    /// Grows with each change of a volume's settings or borders. Never reused for one path.
+    /// Grows with each change of a volume: of its settings, or of the nodes that belong to it.
+    /// Never reused for one path.
     VolumeGeneration
 }
 

@@ -15,9 +15,9 @@
 //! A slow application may ask much later, or cancel its watch. So the lessor also stops counting a
 //! report after one of two times:
 //!
-//! - A client leaves a server that leaves its requests unanswered for some seconds. So if its
-//!   requests still come when nothing was acknowledged for [`TAKEN_AFTER`], its connection works,
-//!   and its reports have probably arrived.
+//! - If its requests still come when nothing was acknowledged for [`TAKEN_AFTER`], its connection
+//!   probably works, and its reports have probably arrived. If they have not, the lessor counts too
+//!   few bytes, at most until the connection ends.
 //! - A connection whose client takes nothing ends within 30 s (`UNACKNOWLEDGED_MAX` in
 //!   `protocol/wire/src/socket.rs`). After [`LOST_AFTER`], a report has arrived or is lost.
 

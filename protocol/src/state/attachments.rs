@@ -1,8 +1,9 @@
 //! Nodes attached to leases, and their removal after a lease ends (S8, T5 in docs/PROTOCOL.md).
 //!
 //! A node is attached to one lease at most. A lease has any number of attached nodes (etcd's keys,
-//! ZooKeeper's ephemeral nodes), up to [`State::REMOVED_NODES_MAX`]. As in ZooKeeper, an attached
-//! node has no children. It is no volume either. So its removal removes nothing else.
+//! ZooKeeper's ephemeral nodes). A put is refused if the lease has [`State::REMOVED_NODES_MAX`] or
+//! more. The puts of one transaction do not count each other, so a transaction can exceed that by
+//! its operations less one. As in ZooKeeper, an attached node has no children. It is no volume either. So its removal removes nothing else.
 //!
 //! # First the lease, then the nodes (ADR 8)
 //!
@@ -255,7 +256,7 @@ impl State {
     }
 
     /// Checks that the lease has room for one more node, unless the node is attached to it already.
-    /// The puts of one transaction do not count each other.
+    /// The puts of one transaction do not count each other, so they can exceed the bound.
     ///
     /// # Errors
     ///
