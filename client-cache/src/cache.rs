@@ -332,9 +332,10 @@ impl Cache {
         self.data.has_waiting() || self.children.has_waiting()
     }
 
-    /// Makes readers that come wait for a moment, until the guards are dropped.
-    pub(crate) fn hold_readers(&self) -> [ReadersHeld<'_>; 2] {
-        [self.data.hold_readers(), self.children.hold_readers()]
+    /// Makes readers that come wait for a moment where changes wait for readers, until the guards
+    /// are dropped.
+    pub(crate) fn hold_readers(&self) -> [Option<ReadersHeld<'_>>; 2] {
+        [&self.data, &self.children].map(|copies| copies.has_waiting().then(|| copies.hold_readers()))
     }
 
     /// Lets the eviction policy choose what to evict. The driver calls this without its lock.

@@ -24,7 +24,7 @@ use crate::{
     volume::VolumeSettings,
 };
 
-/// One log entry.
+/// The content of one log entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Proposal {
     /// The epoch of the proposer. If another epoch has begun when a replica applies the entry, none

@@ -67,15 +67,15 @@ impl Driver {
         }
     }
 
-    /// Finishes changes of the cache that wait for readers. Nobody waits with the core locked.
+    /// Finishes changes of the cache that wait for readers. Nobody waits with the core locked, and
+    /// no reader waits at the gate for the core.
     fn finish_waiting(&self) {
         if !self.cache.has_waiting() {
             return;
         }
         let _held = self.cache.hold_readers();
         for _ in 0..WAITING_TRIES {
-            {
-                let _core = self.core.lock();
+            if let Some(_core) = self.core.try_lock() {
                 self.cache.try_waiting();
             }
             if !self.cache.has_waiting() {
