@@ -16,7 +16,10 @@
 //!   before a write that makes it stale takes effect (see `cache`). If its leases lapsed in
 //!   between, a server revived the copy because nothing in it had changed (S7 in docs/PROTOCOL.md).
 //! - Without a lease there is no copy. Then a transaction compares all nodes with what both
-//!   collects found. If all are equal, they are so at the moment of the transaction.
+//!   collects found. If all are equal, they are so at the moment of the transaction. If they are
+//!   too many for one transaction, it compares only the absent nodes without copies. A third
+//!   collect shows that all others did not change from the second to the third, so also at the
+//!   moment of the transaction.
 //!
 //! If all nodes are cached, both collects read from memory and send nothing. Otherwise all missing
 //! nodes are requested at once. If a node has changed, the second collect becomes the first one of
@@ -97,6 +100,8 @@ impl Client {
     /// # Errors
     ///
     /// [`SnapshotError`] if a read failed, or if the nodes kept changing until the timeout.
+    /// [`SnapshotError::TooManyAbsent`] if more than 128 of the nodes do not exist, and this client
+    /// has no copy of their absence.
     pub fn snapshot<P>(&self, paths: impl IntoIterator<Item = P>) -> SnapshotReadBuilder<'_>
     where
         P: TryInto<NodePath, Error: Into<PathError>>,
@@ -115,16 +120,33 @@ impl Client {
                 return Err(SnapshotError::Contended { after, tries });
             }
             let second = self.collect(paths, left).await?;
-            let pairs = || first.iter().zip(&second);
-            let is_still = pairs().all(|(one, other)| stood_still(one, other))
-                || (pairs().all(|(one, other)| one.revision == other.revision)
-                    && self.are_as_read(paths, &second, after.saturating_sub(clock::now().since(began))).await);
-            if is_still {
-                let revision = second.iter().filter_map(|read| read.revision).max().unwrap_or_default();
-                let entries = second.into_iter().map(|read| NodeData::of(read.content)).collect();
-                return Ok(Snapshot { entries, revision, tries });
-            }
-            first = second;
+            let left = || after.saturating_sub(clock::now().since(began));
+            first = match undecided(&first, &second) {
+                None => second,
+                Some(undecided) if undecided.is_empty() => return Ok(Snapshot::of(second, tries)),
+                Some(_) if paths.len() <= Transaction::COMPARES_MAX => {
+                    if self.are_as_read(paths.iter().zip(&second), left()).await {
+                        return Ok(Snapshot::of(second, tries));
+                    }
+                    second
+                }
+                Some(undecided) if undecided.len() > Transaction::COMPARES_MAX => {
+                    let (got, most) = (undecided.len(), Transaction::COMPARES_MAX);
+                    return Err(SnapshotError::TooManyAbsent { got, most });
+                }
+                // The transaction compares only these nodes. The third collect shows that the
+                // others did not change from before the transaction until after it.
+                Some(undecided) => {
+                    let compared = undecided.iter().map(|index| (&paths[*index], &second[*index]));
+                    let are_absent = self.are_as_read(compared, left()).await;
+                    let third = self.collect(paths, left()).await?;
+                    let mut others = (0..paths.len()).filter(|index| undecided.binary_search(index).is_err());
+                    if are_absent && others.all(|index| stood_still(&second[index], &third[index])) {
+                        return Ok(Snapshot::of(second, tries));
+                    }
+                    third
+                }
+            };
         }
     }
 
@@ -134,15 +156,16 @@ impl Client {
         Ok(try_join_all(paths.iter().map(read)).await?)
     }
 
-    /// Whether all nodes are as they were read, at one moment during the call: a transaction
+    /// Whether these nodes are as they were read, at one moment during the call: a transaction
     /// compares them, and changes nothing. This decides about nodes that do not exist, in a volume
     /// that grants no leases. Their absence has no revision, and no copy shows that nobody has made
     /// and removed them meanwhile.
-    async fn are_as_read(&self, paths: &[NodePath], reads: &[Read], after: Duration) -> bool {
-        if paths.len() > Transaction::COMPARES_MAX {
-            return false;
-        }
-        let compares = paths.iter().zip(reads).map(|(path, read)| match read.revision {
+    async fn are_as_read<'r>(
+        &self,
+        reads: impl Iterator<Item = (&'r NodePath, &'r Read)> + Send,
+        after: Duration,
+    ) -> bool {
+        let compares = reads.map(|(path, read)| match read.revision {
             Some(revision) => Compare::modify_revision(path.clone(), Relation::Equal, revision),
             None => Compare::absent(path.clone()),
         });
@@ -151,6 +174,23 @@ impl Client {
         // A failed transaction decides nothing. The caller tries again, within its time.
         outcome.is_ok_and(|outcome| outcome.failed.is_none())
     }
+}
+
+impl Snapshot {
+    fn of(reads: Vec<Read>, tries: u32) -> Self {
+        let revision = reads.iter().filter_map(|read| read.revision).max().unwrap_or_default();
+        let entries = reads.into_iter().map(|read| NodeData::of(read.content)).collect();
+        Self { entries, revision, tries }
+    }
+}
+
+/// The indexes of the absent nodes that may have been created and removed between the two collects,
+/// in order. `None` if the collects found different revisions.
+fn undecided(first: &[Read], second: &[Read]) -> Option<Vec<usize>> {
+    let pairs = || first.iter().zip(second);
+    let is_equal = pairs().all(|(one, other)| one.revision == other.revision);
+    let undecided = pairs().enumerate().filter(|(_, (one, other))| !stood_still(one, other));
+    is_equal.then(|| undecided.map(|(index, _)| index).collect())
 }
 
 /// Whether the object did not change between two reads.

@@ -148,6 +148,25 @@ async fn snapshot_of_absent_nodes_needs_no_object_leases() {
     assert!(reader.cached(&path("/asked/none")).is_some(), "a snapshot read asks for leases");
 }
 
+/// One transaction cannot compare all these nodes. It can compare the absent ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshot_of_many_nodes_has_up_to_128_absent_ones() {
+    let server = Server::start(TERM).await;
+    let client = server.client().await;
+    client.admin().create_volume("/polled").object_term(Duration::ZERO).await.unwrap();
+    let present: Vec<NodePath> = (0..128).map(|it| path(&format!("/polled/{it}"))).collect();
+    let all = present.iter().map(|path| Operation::put(path.clone(), "1")).collect();
+    client.transaction(Transaction { then: all, ..Transaction::new() }).await.unwrap();
+    let absent = |count: usize| (0..count).map(|it| path(&format!("/polled/none/{it}")));
+    let paths: Vec<NodePath> = present.iter().cloned().chain(absent(128)).collect();
+    let snapshot = client.snapshot(&paths).await.unwrap();
+    let found = snapshot.entries.iter().map(Option::is_some);
+    assert_eq!(found.collect::<Vec<_>>(), [vec![true; 128], vec![false; 128]].concat());
+    assert_eq!(snapshot.tries, 1);
+    let refused = client.snapshot(present.into_iter().chain(absent(129))).await;
+    assert_eq!(refused, Err(SnapshotError::TooManyAbsent { got: 129, most: 128 }));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_that_finds_no_moment_says_so() {
     let server = Server::start(TERM).await;

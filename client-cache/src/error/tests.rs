@@ -107,7 +107,14 @@ fn samples() -> Vec<(&'static str, Vec<Box<dyn Error>>)> {
             ])),
         ),
         ("UpdateError", boxed(update_errors())),
-        ("SnapshotError", boxed(read_errors().into_iter().map(SnapshotError::Read))),
+        (
+            "SnapshotError",
+            boxed(read_errors().into_iter().map(SnapshotError::Read).chain([
+                SnapshotError::Path(bad_path()),
+                SnapshotError::Contended { after: AFTER, tries: 2 },
+                SnapshotError::TooManyAbsent { got: 129, most: 128 },
+            ])),
+        ),
         ("RecipeError", boxed(recipes.chain([RecipeError::Path(bad_path())]))),
         ("EventsError", boxed([EventsError::Ended])),
         (
