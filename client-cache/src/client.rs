@@ -234,9 +234,9 @@ impl Client {
         self.driver().session()
     }
 
-    /// Closes the session: drops all copies, ends all operations, releases all leases and locks,
-    /// and stops all tasks. Waits for the server's answer, but no longer than the client's timeout.
-    /// Later operations of all clones fail.
+    /// Closes the session: drops all copies, ends all operations, releases the session's leases and
+    /// locks, stops the renewal of key leases, and stops all tasks. Waits for the server's answer,
+    /// but no longer than the client's timeout. Later operations of all clones fail.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {

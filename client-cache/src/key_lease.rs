@@ -126,14 +126,15 @@ impl<'a> IntoFuture for LeaseInfoBuilder<'a> {
 }
 
 /// A key lease that this client renews, until the last handle is dropped or the client is closed.
-/// Then the lease ends by itself after its TTL. [`KeyLease::revoke`] ends it at once.
+/// Then the lease ends by itself after its TTL. [`KeyLease::revoke`] ends it as soon as the readers
+/// of its nodes have consented, or have lost their leases.
 ///
 /// The lease is lost if no server answers in time, or if somebody revokes it. [`KeyLease::on_lost`]
-/// is then cancelled: by this client's own clock at the latest. That is before any server counts
-/// the lease as expired, except after a suspension of the machine: then up to a second after it
-/// resumes. [`KeyLease::remaining`] is right at once. An application that listens to `on_lost`
-/// stops in time. A request that the application has sent to another system may still arrive there
-/// after the loss. Only that system can refuse it.
+/// is then cancelled, at the latest when the lease has ended by this client's clock. No server
+/// counts it as expired earlier. After a suspension, the cancellation can come up to a second after
+/// the machine has resumed. [`KeyLease::remaining`] is right at once. An application that listens
+/// to `on_lost` stops in time. A request that the application has sent to another system may still
+/// arrive there after the loss. Only that system can refuse it.
 #[derive(Debug)]
 #[must_use = "the lease is not renewed after this is dropped"]
 pub struct KeyLease {
@@ -185,13 +186,13 @@ impl KeyLease {
         None
     }
 
-    /// Cancelled when the lease has ended or is no longer certain, or when its last handle is
-    /// dropped, and never before. The lease does not become valid again.
+    /// Cancelled when the lease has ended or is no longer certain, when its last handle is dropped,
+    /// or when the client is closed, and never before. The lease does not become valid again.
     pub fn on_lost(&self) -> CancellationToken {
         self.lost.clone()
     }
 
-    /// Ends the lease at once, and removes all attached nodes.
+    /// Ends the lease, and removes all attached nodes. Waits as a write of these nodes does.
     ///
     /// It never ends another lease, even if another client has granted one with the same id after
     /// this one was lost.
@@ -290,7 +291,7 @@ impl Client {
         }
     }
 
-    /// Ends a key lease at once, and removes all attached nodes.
+    /// Ends a key lease, and removes all attached nodes. Waits as a write of these nodes does.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {

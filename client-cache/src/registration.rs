@@ -31,8 +31,8 @@ pub struct RegisterBuilder<'a> {
 }
 
 impl RegisterBuilder<'_> {
-    /// Whether to replace a registration of another session. Otherwise, and by default, no other
-    /// session may be registered there.
+    /// Whether to replace a node that is not attached to this session's lease: another session's
+    /// registration, or any other node. By default such a node refuses the registration.
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = replace;
         self
@@ -145,8 +145,8 @@ impl Registration {
         if self.registration_lease.lost.is_cancelled() { Duration::ZERO } else { remaining }
     }
 
-    /// Cancelled when the node's lease has ended for good: a server says so, or the session has
-    /// expired. It reports nothing after this handle is dropped.
+    /// Cancelled when the node's lease has ended for good (a server says so, or the session has
+    /// expired), and when the client is closed. It reports nothing after this handle is dropped.
     ///
     /// Before that, this client's own clock may say that the lease is no longer certain. Then
     /// [`Registration::remaining`] is zero and the session is in *jeopardy* (see
@@ -186,7 +186,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WriteError`]. Refused if another session is registered there and is not
+    /// [`WriteError`]. Refused if there is a node of another session, or of none, that is not
     /// [replaced](RegisterBuilder::replace), or if the node has children or is a volume.
     pub fn register(
         &self,

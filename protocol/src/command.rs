@@ -71,12 +71,12 @@ pub enum Command {
     },
     /// Moves the horizons of renewed leases (T6).
     Tick {
-        /// The leases that were renewed since the last tick.
+        /// Leases that were renewed, with renewals that no tick has included yet.
         renewals: Vec<Renewal>,
     },
     /// Ends a lease, unless its horizon differs from the named one (T5). The nodes attached to the
     /// lease remain as orphans. They are [purged](Command::Purge) when every session that may hold
-    /// copies of them has consented.
+    /// copies of them has consented or lost its lease.
     Expire {
         /// The lease.
         lease: LeaseKey,
@@ -392,7 +392,9 @@ pub enum Outcome {
     Expired,
     /// The lease has ended already, or its name now stands for another lease.
     LeaseNotFound,
-    /// The lease has not ended: its horizon has moved. The lessor proposes the end again (T5).
+    /// The lease has not ended: its horizon has moved, or it is the lease of a session that has
+    /// volume leases. The lessor proposes the end again (T5), of a session lease after another
+    /// term.
     HorizonMoved {
         /// The present horizon.
         horizon: ClusterTime,

@@ -313,7 +313,8 @@ pub enum Answer {
     Opened {
         /// The new session.
         session: SessionId,
-        /// How long the server remembers the session without a sign of life.
+        /// How long the server remembers the session without a sign of life: at most this long, and
+        /// at least three quarters of it.
         term: Duration,
     },
     /// To [`Body::Register`].

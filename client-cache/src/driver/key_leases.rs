@@ -125,7 +125,7 @@ impl Driver {
         self.core.lock().holder.is_attached_with_lock(path, put, lock)
     }
 
-    /// How long the lease certainly lasts that the node was attached to by this put.
+    /// How long the lease certainly lasts to which this put attached the node.
     pub(crate) fn registration_remaining(&self, path: &NodePath, put: Revision) -> Duration {
         self.core.lock().holder.attached_remaining(path, put, clock::now())
     }

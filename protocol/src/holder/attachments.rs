@@ -147,14 +147,14 @@ impl Holder {
                 volume.detach(path, is_subtree, revision);
             }
         }
-        // Without such a write, no put can be answered after it was removed.
+        // If no write in flight may attach a node, no late answer to a put can follow this removal.
         if self.writes.may_attach() {
             self.removals.note(path, is_subtree, revision);
         }
     }
 
-    /// For how long the lease certainly holds that the node was attached to by the put of this
-    /// revision. Zero if that lease has ended, or if the node was put or removed since.
+    /// How long the lease certainly lasts to which the put of this revision attached the node. Zero
+    /// if that lease has ended, or if the node was put or removed since.
     pub fn attached_remaining(&self, path: &NodePath, put: Revision, now: Instant) -> Duration {
         let is_attached = |top: &NodePath| {
             let volume = self.volumes.get(top)?;
@@ -180,7 +180,7 @@ impl Holder {
         }
     }
 
-    /// Reports the volume's attached nodes whose lease has ended as lost.
+    /// Reports as lost each attached node of the volume whose lease has ended.
     pub(super) fn lose_attached_without_lease(&mut self, top: &NodePath) {
         let Some(volume) = self.volumes.get(top).filter(|volume| !volume.attached.is_empty()) else { return };
         let is_current = |node: &AttachedNode| self.may_be_current_lease(top, node.incarnation);

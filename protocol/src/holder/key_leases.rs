@@ -219,7 +219,8 @@ impl Holder {
         };
         lease.incarnation = Some(incarnation);
         match &mut lease.promised {
-            // The horizon made this promise shorter. The lease stays due, so the holder asks again.
+            // The horizon made this promise shorter. The holder asks again when the sent renewal
+            // counts as lost.
             Some((known_until, _)) if until < *known_until => return,
             Some((known_until, pace)) => {
                 *known_until = until;

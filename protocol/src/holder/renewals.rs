@@ -43,7 +43,8 @@ impl Holder {
         let Some(lease) = self.volumes.promised(promise) else { return };
         lease.revision = lease.revision.max(promise.revision);
         let was_late = now >= lease.until;
-        // A promise may be shorter (horizon, unanswered recall). Then the lease remains due.
+        // A promise may be shorter (horizon, unanswered recall). Then the holder asks again when
+        // the sent renewal counts as lost.
         if until >= lease.until {
             lease.until = until;
             lease.has_expired = until <= now;

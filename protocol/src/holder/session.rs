@@ -51,7 +51,9 @@ pub(super) enum ReportedState {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnSession {
     pub(super) id: SessionId,
-    /// Until when the session certainly exists at the servers.
+    /// Until when the session exists at the servers if they renewed its lease with the last
+    /// answered request. They renew it only after a quarter of its term. So it may end up to a
+    /// quarter of a term earlier.
     pub(super) until: Instant,
     pub(super) pace: Pace,
     /// The latest sending of [`Body::Register`] that was answered.

@@ -64,7 +64,7 @@ impl Lessor {
     }
 
     fn purge_bounds(&self) -> PurgeBounds {
-        // Together the leases of one purge have at most as many nodes. A single lease may have a
+        // All leases of one purge together have at most this many nodes. A single lease may have a
         // few more, because the puts of one transaction do not count each other.
         let nodes = State::REMOVED_NODES_MAX;
         PurgeBounds { leases: self.config.bounds.purge_leases_max, nodes, purges: self.config.bounds.purges_max }

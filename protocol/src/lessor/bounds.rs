@@ -115,7 +115,7 @@ pub struct LessorBounds {
     /// step begins at most one purge.
     pub purges_max: usize,
     /// The most lists of children that a purge names one by one for one lease. With more, the purge
-    /// names their common subtree.
+    /// names one subtree in each volume, or a single one if these are too many too.
     pub purge_sets_max: usize,
     /// The most sets in one recall. With more, the recall names subtrees that include them. So a
     /// recall fits into a frame even with the longest paths.

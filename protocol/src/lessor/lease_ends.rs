@@ -29,8 +29,8 @@ impl Lessor {
         self.propose_tick(cx);
     }
 
-    /// Proposes the end of each lease whose end and margin have passed by the ending clock, which
-    /// is never fast (T3, T5). A session ends only after its volume leases.
+    /// Proposes [`Command::Expire`] for each lease whose `ends_at` plus its margin has passed by
+    /// the ending clock, which is never fast (T3, T5). A session ends only after its volume leases.
     fn propose_expiries(&mut self, cx: &StepContext<'_>) {
         let (state, ending) = (cx.state, self.clock.ending_time());
         let now = match self.planted(Bug::PauseEndsLeases) {
@@ -86,7 +86,9 @@ impl Lessor {
     }
 
     /// Renews the session lease. The lessor promises nothing on it, so its end and horizon need not
-    /// move with each request. They move once a quarter of the term has passed.
+    /// move with each request. A request moves them only if at least a quarter of the term has
+    /// passed since they last moved. So the servers remember a silent session for three quarters of
+    /// its term at least.
     pub(super) fn renew_session_lease(&mut self, session: SessionId, cx: &StepContext<'_>) {
         let key = LeaseKey::Session(session);
         let now = self.clock.ending_time();
@@ -112,9 +114,9 @@ impl Lessor {
                 LeaseKey::Session(session) => self.forget_session(*session, cx),
                 LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => self.forget_lease(&key),
             },
-            // A tick in flight moved the horizon. The lessor has not renewed the lease since it
-            // proposed the end, and now proposes the end again (T5). If the same entry has replaced
-            // the lease, the new lease has another incarnation, and goes on.
+            // A tick or an `AcquireVolume` in flight moved the horizon. The lessor has not renewed
+            // the lease since it proposed the end, and now proposes the end again (T5). If the same
+            // entry has replaced the lease, the new lease has another incarnation, and goes on.
             //
             // Nothing is promised on a session lease, so it may go on although its end was
             // proposed. The moved horizon shows that the client is alive.
@@ -143,9 +145,8 @@ impl Lessor {
 }
 
 /// The wait beyond a lease's end (T3). For a volume lease it is the greatest margin that its volume
-/// has had since the grant, or more if the drift allowance was raised since. It covers the longest
-/// term that the volume has had since the grant: a promise may have been made under a longer term
-/// than that of the last renewal.
+/// has had since the grant, or more if the drift allowance was raised since. The drift is that over
+/// the longest term since the grant, because a promise of that term may still last.
 ///
 /// A key lease has no volume with a margin. Its margin is how far two clocks can drift apart over a
 /// term and a tick, plus [`KEY_MARGIN_BASE`].
@@ -158,7 +159,8 @@ pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, state: &State, drift: 
     }
 }
 
-/// The wait beyond the end of a key lease with this term, if horizons move once in a `tick` (T3).
+/// The wait beyond the end of a key lease with this term (T3). `tick` is the time between two moves
+/// of the horizons.
 pub fn key_lease_margin(term: Duration, tick: Duration, drift: DriftAllowance) -> Duration {
     drift.over(term.saturating_add(tick)) * 2 + KEY_MARGIN_BASE
 }

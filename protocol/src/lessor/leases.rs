@@ -58,9 +58,10 @@ pub(super) const LOAD_PER_RENEWAL_A_SECOND: u64 = 1_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RenewalEvidence {
     Never,
-    /// Renewed since the last tick: one of the next ticks must include the renewal.
+    /// Renewed, and no tick has included that yet: one of the next ticks must.
     Unlogged,
-    /// Not renewed since the last tick. The time is remembered for inspection only.
+    /// Not renewed since its last renewal was included in a tick, or was given up with the proposal
+    /// of its end. The time is remembered for inspection only.
     Logged,
 }
 
@@ -84,7 +85,7 @@ impl LeaseEnd {
         (self.evidence != RenewalEvidence::Never).then_some(self.renewed)
     }
 
-    /// When it was last renewed, if that was after the last tick.
+    /// When it was last renewed, if no tick has included that yet.
     fn unlogged_renewal(&self) -> Option<ClusterTime> {
         (self.evidence == RenewalEvidence::Unlogged).then_some(self.renewed)
     }
@@ -153,8 +154,9 @@ impl<T> Hash for Diagnostic<T> {
 pub(super) struct LeaseTable {
     ends: BTreeMap<LeaseKey, LeaseEnd>,
     /// One entry for each lease whose end is not proposed: a time no later than its end plus
-    /// margin. A renewal does not move the entry. [`LeaseTable::next_expired`] corrects the time
-    /// when it has come. The entry is removed with the lease.
+    /// margin, or when to look again at a session that could not end yet. A renewal does not move
+    /// the entry. [`LeaseTable::next_expired`] corrects the time when it has come. The entry is
+    /// removed with the lease.
     queue: BTreeSet<(ClusterTime, LeaseKey)>,
     /// Leases with renewals for the next ticks, nearest horizon first. If all renewals can be
     /// logged before their horizons, this order does so. Names do not matter (S10b).
@@ -196,8 +198,8 @@ impl LeaseTable {
         Self { ends, queue, load, ..Self::new(ended_max) }
     }
 
-    /// Adds a lease that ends at `end`. Its load is that of this term. It replaces a lease of the
-    /// same name.
+    /// Adds a lease that ends at `end`. Its load is that of this term. It replaces a lease with the
+    /// same key.
     pub(super) fn insert(&mut self, key: LeaseKey, incarnation: Incarnation, end: ClusterTime, term: Duration) {
         let lease = LeaseEnd::new(incarnation, end, load_of(&key, term));
         self.take_out(&key);
@@ -232,7 +234,7 @@ impl LeaseTable {
     }
 
     /// When the lease was last renewed, if known. It also finds leases that ended lately. Without
-    /// an incarnation, it finds the latest lease of that name. For inspection only.
+    /// an incarnation, it finds the latest lease with that key. For inspection only.
     pub(super) fn seen(&self, key: &LeaseKey, intended: Option<Incarnation>) -> Option<ClusterTime> {
         let is_intended = |incarnation| intended.is_none_or(|intended| intended == incarnation);
         let is_match =
@@ -302,8 +304,8 @@ impl LeaseTable {
         }
     }
 
-    /// The renewals since the last tick, for the next one (T6): about `most` bytes. The others wait
-    /// for the tick after it, and [`LeaseTable::is_behind`] is true meanwhile.
+    /// The renewals that no tick has included yet, for the next one (T6): about `most` bytes. The
+    /// others wait for the tick after it, and [`LeaseTable::is_behind`] is true meanwhile.
     pub(super) fn take_renewals(&mut self, most: usize) -> Vec<Renewal> {
         self.ticking.clear();
         let mut renewals = Vec::new();

@@ -3,8 +3,8 @@
 //! No promise goes beyond the horizon. When a client renews at half of its term, the horizon is
 //! about half a term away. An immediate answer would promise only half a term, and the client would
 //! soon renew again. So the answer waits until the first tick proposed after the arrival is
-//! committed, and the log has all earlier renewals. By then the horizon is at least a term after
-//! the renewal, and the answer promises a whole term from the arrival (docs/adr/0014).
+//! committed, and no earlier renewal is left for a later tick. By then the horizon is at least a
+//! term after the renewal, and the answer promises a whole term from the arrival (docs/adr/0014).
 //!
 //! The lessor handles the request when it arrives: it applies the consents, and renews the leases
 //! as of the arrival. Only the answer waits, and only if the promises get longer
@@ -86,9 +86,8 @@ impl WaitingRenewal {
 
     /// Whether waiting is safe, and makes a promise longer. Horizons move once in a `tick`.
     ///
-    /// The client's deadline may be two ticks before the horizon, and the answer may take two
-    /// ticks. So six ticks must remain on each lease: then two remain for the client when the
-    /// answer comes.
+    /// Each lease must have six ticks left. Two may be lost because the client's deadline is before
+    /// the horizon, and two while the answer waits. Two are left for the client.
     fn gains(&self, tick: Duration) -> bool {
         let safe_span = tick * TICKS_WAITED * 3;
         let is_safe = self.spans().all(|lease| lease.is_some_and(|(span, _)| span >= safe_span));

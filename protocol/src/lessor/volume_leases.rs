@@ -41,7 +41,8 @@ impl Lessor {
         ending.any(|key| state.has_dependents(&key))
     }
 
-    /// Handles a session's new lease on a volume. The earlier lease ended with the same entry.
+    /// Handles a session's new lease on a volume. The earlier lease ended with the same entry, or
+    /// was extended if it has nodes or locks.
     pub(super) fn handle_volume_acquired(
         &mut self,
         request: AcquireRequest,

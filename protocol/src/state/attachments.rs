@@ -10,7 +10,7 @@
 //! One command ends a lease, and waits for no consent (T5). Writes wait for the ends of leases, so
 //! ends must not wait for consents. The attached nodes are *orphans* from then on. They still
 //! exist, but no node can be attached to that lease. When every session that may hold copies of the
-//! orphans or of their lists has consented, a second command purges them (S8).
+//! orphans or of their lists has consented or lost its lease, a second command purges them (S8).
 //!
 //! # Purged at once, reclaimed in parts
 //!
@@ -41,8 +41,9 @@ use crate::{
 /// The most nodes that one entry reclaims, unless very many leases have tombstones.
 pub(super) const RECLAIMED_PER_ENTRY: usize = 1024;
 
-/// The most nodes of a lease that shares a change with other leases. A lease with more has its own
-/// change, which names a common subtree. The lessor then searches copies by that subtree too.
+/// A lease with at most this many nodes can share a change with other leases. A lease with more has
+/// its own change, which names a common subtree. The lessor then searches copies by that subtree
+/// too.
 pub(crate) const FEW_NODES: usize = 16;
 
 /// The most nodes of several leases that share one change. Even with the longest paths, such a
@@ -86,8 +87,8 @@ impl PurgeBatch {
         self.leases.push(lease);
     }
 
-    /// The changed objects. They name each node, because returning clients drop all named objects,
-    /// and a list of children also contains nodes that stay. For a lease with many nodes they are
+    /// The changed objects. A returning client drops all named objects. So they name each removed
+    /// node, and not all nodes of a list, some of which stay. For a lease with many nodes they are
     /// one common subtree.
     fn sets(&self) -> Vec<ObjectSet> {
         if self.leases.len() == 1 && self.nodes.len() > FEW_NODES {

@@ -175,9 +175,10 @@ impl State {
         }
     }
 
-    /// Extends a lease that has nodes or locks, instead of replacing it. For example, the client
-    /// asks for a lease on a path in a volume that has been removed. The path now belongs to the
-    /// volume above. The client keeps its nodes there, because its lease on that volume goes on.
+    /// Extends a lease that has nodes or locks, instead of replacing it. For example, a client asks
+    /// for a lease on a path whose volume was removed. The path now belongs to the volume above,
+    /// where the client already has a lease with nodes. A new lease there would make orphans of
+    /// these nodes.
     fn extend_lease(&mut self, key: &LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
         let horizon = self.horizon_from_now(term);
         let lease = self.leases.get_mut(key).expect("the lease has nodes or locks");

@@ -197,7 +197,8 @@ impl State {
     pub const CHANGE_BYTES_MAX: usize = 8 << 20;
 
     /// The most nodes that one command removes, because a replica applies nothing else meanwhile. A
-    /// client must delete a larger subtree in parts. A lease has at most this many attached nodes.
+    /// client must delete a larger subtree in parts. A lease with this many attached nodes takes no
+    /// more.
     pub const REMOVED_NODES_MAX: usize = 1 << 16;
 
     /// The state before any entry. It has the node `/`, which is a volume with these settings.

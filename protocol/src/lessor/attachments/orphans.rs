@@ -2,8 +2,8 @@
 //!
 //! A purge waits for holders in these volumes, up to the ends of their leases. So leases with
 //! orphans in different volumes never share a purge, and each set of volumes has a bound of its own
-//! for the purges that wait. Otherwise a dead reader in a volume of an hour would hold up the
-//! writes of a volume of seconds.
+//! for the purges that wait. Otherwise a dead reader in a volume with a term of an hour would hold
+//! up purges in a volume with a term of seconds.
 //!
 //! Owns the order of purges. Guarantees that each purge is of one set of volumes, that no set has
 //! more purges than the bound, and that the sets take turns. Does not know what a purge waits for.
@@ -25,8 +25,8 @@ type OrphanVolumes = BTreeSet<NodePath>;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::lessor) struct OrphanedLeases {
-    /// Leases of whose orphans the volumes are not known yet. No element is empty. Some leases may
-    /// no longer have orphans.
+    /// Leases that are not sorted by volume yet. No inner set is empty. A lease may have lost its
+    /// orphans meanwhile.
     unsorted: Vec<BTreeSet<Incarnation>>,
     by_volumes: BTreeMap<OrphanVolumes, BTreeSet<Incarnation>>,
     /// Those keys of `by_volumes` for which one more purge may begin.
@@ -44,7 +44,8 @@ pub(in crate::lessor) struct OrphanedLeases {
 pub(super) struct PurgeBounds {
     /// The most leases whose volumes one step finds out. Also the most leases of one purge.
     pub(super) leases: usize,
-    /// The most nodes of the leases of one step, and of one purge. The first lease may exceed it.
+    /// The most nodes of the leases of one step, and of one purge. One lease of a step may exceed
+    /// it, and a purge of a single lease.
     pub(super) nodes: usize,
     /// The most purges that wait for one set of volumes.
     pub(super) purges: usize,
