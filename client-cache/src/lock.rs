@@ -1,4 +1,5 @@
-//! Locks on nodes, shared or exclusive. A lock ends with its session's lease on the node's volume.
+//! Locks on nodes, shared or exclusive. A lock ends with the session's lease on the volume to which
+//! the node belonged when it was requested.
 
 mod builder;
 mod request;
@@ -37,8 +38,9 @@ use crate::{
 pub enum LockWait {
     /// Do not wait: the lock is refused if the node is not free.
     No,
-    /// Wait for this time, counted from the call. Then the client cancels the request. A time
-    /// shorter than a round trip ends before the answer comes, even if the node is free.
+    /// Wait for this time, counted from the call. Then the client cancels the request.
+    /// [`LockGuard::upgrade`] also waits for the answer to that, at most for the client's timeout.
+    /// A time shorter than a round trip ends before the answer comes, even if the node is free.
     /// [`LockWait::No`] does wait for the answer.
     For(Duration),
     /// Wait until the lock is granted.
@@ -53,7 +55,8 @@ pub enum HandOverError<T> {
     /// It did not happen and never will. The caller still has the lock, under the same token.
     #[error("lock not handed over; this client still owns it")]
     Unchanged(T, #[source] LockError),
-    /// It may have happened. In any case, the client has released the lock, and no longer owns it.
+    /// It may have happened, or the servers no longer had the lock. In any case, the client has
+    /// released the lock, and no longer owns it.
     #[error("lock may be handed over; this client has released it")]
     Released(#[source] LockError),
 }
@@ -65,11 +68,12 @@ pub enum HandOverError<T> {
 /// While [`LockGuard::remaining`] is above zero, no other granted lock on the node is exclusive. If
 /// this lock is exclusive, no other lock on the node is granted. Other requests may wait.
 ///
-/// The lock lives under the session's lease on the node's volume, which the client renews. If no
-/// server answers in time, this client's own clock ends the lock and cancels
-/// [`LockGuard::on_lost`]. The servers grant the node to another owner only after the lock has
-/// ended by this client's clock. If this client reaches no server, they first wait until the lease
-/// and the volume's skew margin have passed on their own clock. A lost lock does not come back.
+/// The lock lives under the session's lease on the volume to which the node belonged when the lock
+/// was requested. The client renews that lease. If no server answers in time, this client's own
+/// clock ends the lock and cancels [`LockGuard::on_lost`]. The servers grant the node to another
+/// owner only after the lock has ended by this client's clock. If this client reaches no server,
+/// they first wait until the lease and the volume's skew margin have passed on their own clock. A
+/// lost lock does not come back.
 ///
 /// # Late requests
 ///
@@ -184,16 +188,17 @@ impl LockGuard {
     /// request. The lock then stays shared, unless it has ended. It may have been exclusive for a
     /// moment, and then has a new [token](Self::token).
     pub async fn upgrade(&mut self, wait: LockWait) -> Result<Token, LockError> {
+        let asked = Instant::now();
         self.wait_for_pending_releases(wait).await?;
         if let LockStatus::Granted { token, mode: LockMode::Exclusive, .. } = *self.status.borrow() {
             return Ok(token);
         }
-        // This exists before the request is sent. So the request is cancelled if an error leaves
-        // its outcome open, or if the future is dropped. It must cancel after `become_exclusive`
-        // has ended: until then the holder refuses another change of this lock.
+        // If `upgrading` is dropped, it cancels the request: if an error leaves the outcome open, or
+        // if this future is dropped. It is dropped after `become_exclusive` has ended, because until
+        // then the holder refuses another change of this lock.
         let upgrading =
             UpgradeRequest { client: self.client.clone(), path: self.path.clone(), id: self.id, is_done: false };
-        let result = self.become_exclusive(wait).await;
+        let result = self.become_exclusive(wait, asked).await;
         match &result {
             Err(LockError::NotGranted { .. }) => upgrading.cancel().await,
             Err(LockError::Write(error)) if error.may_still_happen() => drop(upgrading),
@@ -213,9 +218,8 @@ impl LockGuard {
         gone.map_err(|_| self.client.not_answered(&self.path, wait, after))
     }
 
-    async fn become_exclusive(&mut self, wait: LockWait) -> Result<Token, LockError> {
-        let asked = Instant::now();
-        self.make_exclusive(wait != LockWait::No).await?;
+    async fn become_exclusive(&mut self, wait: LockWait, asked: Instant) -> Result<Token, LockError> {
+        self.make_exclusive(wait, asked).await?;
         let is_exclusive = |status: &LockStatus| {
             matches!(status, LockStatus::Granted { mode: LockMode::Exclusive, .. } | LockStatus::Ended)
         };
@@ -231,7 +235,8 @@ impl LockGuard {
     /// # Errors
     ///
     /// [`LockError::Lost`] if the lock had ended already. [`LockError::Write`] if no server
-    /// answered in time.
+    /// answered in time. [`LockError::TimedOut`] if the servers did not confirm the cancellation of
+    /// an upgrade in time.
     pub async fn downgrade(&mut self) -> Result<(), LockError> {
         if self.mode() == LockMode::Shared {
             self.wait_for_pending_releases(LockWait::Forever).await?;
@@ -242,11 +247,18 @@ impl LockGuard {
         self.confirmed(outcome).await
     }
 
-    async fn make_exclusive(&mut self, wait: bool) -> Result<(), LockError> {
+    async fn make_exclusive(&mut self, wait: LockWait, asked: Instant) -> Result<(), LockError> {
         let (path, lock) = (self.path.clone(), self.id);
-        let change = Write::ChangeLockMode { path, lock, mode: LockMode::Exclusive, wait };
-        let after = self.client.driver().options.timeout;
-        self.client.driver().execute_write(change, after).await.map(|_| ()).map_err(|error| self.lost_or(error))
+        let change = Write::ChangeLockMode { path, lock, mode: LockMode::Exclusive, wait: wait != LockWait::No };
+        let timeout = self.client.driver().options.timeout;
+        let left = if let LockWait::For(most) = wait { most.saturating_sub(asked.elapsed()) } else { timeout };
+        let result = self.client.driver().execute_write(change, timeout.min(left)).await;
+        result.map(|_| ()).map_err(|error| match (wait, error) {
+            (LockWait::For(after), WriteError::TimedOut { .. } | WriteError::NotSent { .. }) if left < timeout => {
+                LockError::NotGranted { path: self.path.clone(), after }
+            }
+            (_, error) => self.lost_or(error),
+        })
     }
 
     /// Waits for the answer to a request, at most for the client's timeout. After that, the client
@@ -343,7 +355,8 @@ impl Drop for LockGuard {
     }
 }
 
-/// A pending upgrade. If this is dropped without a call of `done`, it cancels the upgrade.
+/// A pending upgrade. If this is dropped without a call of `done`, it cancels the upgrade. A request
+/// for the shared mode does that.
 struct UpgradeRequest {
     client: Client,
     path: NodePath,
@@ -361,10 +374,10 @@ impl UpgradeRequest {
     async fn cancel(mut self) {
         self.is_done = true;
         let after = self.client.driver().options.timeout;
-        let _ = tokio::time::timeout(after, self.begin_downgrade()).await;
+        let _ = tokio::time::timeout(after, self.begin_cancel()).await;
     }
 
-    fn begin_downgrade(&self) -> oneshot::Receiver<WriteOutcome> {
+    fn begin_cancel(&self) -> oneshot::Receiver<WriteOutcome> {
         let (path, lock) = (self.path.clone(), self.id);
         let change = Write::ChangeLockMode { path, lock, mode: LockMode::Shared, wait: true };
         self.client.driver().begin_pending_release(&self.path, change)
@@ -374,7 +387,7 @@ impl UpgradeRequest {
 impl Drop for UpgradeRequest {
     fn drop(&mut self) {
         if !self.is_done {
-            drop(self.begin_downgrade());
+            drop(self.begin_cancel());
         }
     }
 }
@@ -450,9 +463,10 @@ impl Client {
         }
     }
 
-    /// Lists the locks on a node, owned and waiting, in the order of arrival. The leader answers.
-    /// More than 1,024 locks come in several pages, each as of its own moment.
-    /// [`LockGuard::hand_over`] can name one that waits.
+    /// Lists the locks on a node: granted, waiting, and lost ones in their lock delay
+    /// ([`LockInfo::is_lost`]), in the order of arrival. The leader answers. More than 1,024 locks
+    /// come in several pages, each as of its own moment. [`LockGuard::hand_over`] can name one that
+    /// waits.
     ///
     /// Not to be confused with [`Admin::holders`](crate::Admin::holders), which lists the sessions
     /// whose *caches* have leases on the node, whether or not they lock it.

@@ -1,5 +1,5 @@
-//! Pending releases: dropped locks, dropped permits and cancelled requests that the servers may
-//! still count.
+//! Pending releases: released and dropped locks, dropped permits, downgrades and cancelled
+//! requests. The servers may still count what they release.
 //!
 //! Dropping a guard does not wait, and requests can overtake each other. So a client that drops a
 //! lock and tries to lock the same node again could be refused because of its own old lock.

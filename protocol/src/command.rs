@@ -259,7 +259,8 @@ pub enum Write {
         /// the lock with its lease. It does not apply to a released lock.
         delay: Duration,
     },
-    /// Upgrades or downgrades a lock. While an upgrade waits, the lock remains shared.
+    /// Upgrades or downgrades a lock. While an upgrade waits, the lock remains shared. The shared
+    /// mode also cancels a waiting upgrade.
     ChangeLockMode {
         /// The node.
         path: NodePath,

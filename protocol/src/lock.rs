@@ -1,8 +1,8 @@
 //! Locks: shared and exclusive rights to single nodes. A lock concerns no data. But an exclusive
 //! lock can become a write lease, whose owner also reads and writes the node in its memory.
 //!
-//! A lock belongs to a session, and ends with that session's lease on the node's volume. It names
-//! the node by its path. The node need not exist.
+//! A lock belongs to a session, and ends with that session's lease on the volume to which the node
+//! belonged when the lock was requested. It names the node by its path. The node need not exist.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,11 +44,11 @@ pub enum LockStatus {
         /// release the lock, but need not.
         is_contended: bool,
     },
-    /// It was released, or ended with its lease.
+    /// It was released or handed over, or it ended with its lease.
     Ended,
 }
 
-/// The result of a request for a lock.
+/// The result of a request for a lock, or for another mode of one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LockOutcome {
     /// The node.

@@ -6,8 +6,8 @@
 //! - [`Instant`] is a reading of one machine's own clock, which counts suspended time (T1).
 //! - [`ClusterTime`] is a time of the replicated clock, in which replicated leases end (T4).
 //!
-//! Only durations cross the wire. All arithmetic saturates, so no remaining time can be negative or
-//! wrap around.
+//! Only durations are on the wire between clients and servers. All arithmetic saturates, so no
+//! remaining time can be negative or wrap around.
 
 use std::{fmt, time::Duration};
 

@@ -66,7 +66,9 @@ impl Driver {
         self.core.lock().locks.remove(&id);
     }
 
-    /// Marks locks as lost. The servers may still count them, so this also releases them.
+    /// Marks locks as lost, for example by this clock (`expire_granted_locks` in
+    /// `protocol/src/holder/locks.rs`). The servers may still count them, so this also releases
+    /// them.
     pub(super) fn lose_locks(&self, core: &mut DriverCore, ids: Vec<LockId>, step: &mut DriverStep) {
         for lock in ids {
             let Some((path, cell)) = core.locks.remove(&lock) else { continue };
@@ -105,8 +107,7 @@ impl DriverCore {
     }
 
     /// Applies the outcome of a lock request or of a change of mode, before its caller receives it.
-    /// The outcome of a pending release does not bring back a lock that is gone. (The client loses
-    /// a lock by its own clock in `expire_granted_locks`, in `protocol/src/holder/locks.rs`.)
+    /// The outcome of a pending release does not bring back a lock that is gone.
     pub(super) fn apply_lock_outcome(&mut self, written: &Written, is_pending_release: bool) {
         let Some(taken) = written.lock.as_deref() else { return };
         if is_pending_release && !self.locks.contains_key(&taken.lock) {

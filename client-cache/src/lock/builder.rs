@@ -70,8 +70,8 @@ impl<'a> LockBuilder<'a> {
         let timeout = client.timeout(timeout);
         let timeout = if let LockWait::For(most) = wait { timeout.min(most) } else { timeout };
         let write = Write::Lock { path: path.clone(), mode, wait: wait != LockWait::No, delay: lock_delay };
-        // A sent request is never abandoned, because the node could stay locked without a guard. If
-        // the caller has left when the lock is granted, the client releases it.
+        // The client waits for the answer to a sent request even if the caller has left. Otherwise
+        // the node could stay locked without a guard. It then releases the lock.
         let taken = async {
             if wait == LockWait::No {
                 client.driver().pending_releases.wait(&path).await;

@@ -32,7 +32,7 @@ impl LockRequest {
         let pending_release = Arc::default();
         let driver = client.shared_driver();
         let (write_id, outcome) = driver.write(write);
-        let taking = take(Arc::clone(&driver), path.clone(), outcome, sender, Arc::clone(&pending_release));
+        let taking = await_answer(Arc::clone(&driver), path.clone(), outcome, sender, Arc::clone(&pending_release));
         driver.spawn(taking);
         Self { client, path, write_id, answer, is_answered: false, pending_release }
     }
@@ -64,7 +64,7 @@ impl Drop for LockRequest {
     }
 }
 
-/// A lock that was granted to a request. If nobody claims it, it is released.
+/// A lock of a request that was answered. It may still wait. If nobody claims it, it is released.
 struct UnclaimedLock {
     driver: Arc<Driver>,
     path: NodePath,
@@ -91,7 +91,7 @@ impl Drop for UnclaimedLock {
 
 /// Waits for the answer even if the caller has left, because the lock may still be granted. The
 /// task does not keep the client alive: when the client ends, its locks end too.
-async fn take(
+async fn await_answer(
     driver: Arc<Driver>,
     path: NodePath,
     outcome: oneshot::Receiver<WriteOutcome>,

@@ -35,7 +35,10 @@ async fn upgrade_times_out(server: &Server, hold: &mut LockGuard, wait: LockWait
     let asked = server.asked("Write");
     server.hold_writes(|write| matches!(write, Write::ChangeLockMode { .. }));
     let error = hold.upgrade(wait).await.unwrap_err();
-    assert!(matches!(error, LockError::Write(WriteError::TimedOut { .. })), "{wait:?}: {error:?}");
+    match wait {
+        LockWait::For(after) => assert_eq!(error, LockError::NotGranted { path: path("/a"), after }),
+        _ => assert!(matches!(error, LockError::Write(WriteError::TimedOut { .. })), "{wait:?}: {error:?}"),
+    }
     until(|| server.asked("Write") >= asked + 2).await;
     server.hold_writes(|_| false);
 }

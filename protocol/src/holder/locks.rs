@@ -59,7 +59,7 @@ pub(super) struct OwnLock {
     /// The mode that the application has requested, until the answer.
     pub(super) requested_mode: Option<LockMode>,
     /// The application has requested to hand it over. Another session may own it by now.
-    pub(super) is_handed_over: bool,
+    pub(super) is_handing_over: bool,
     /// Its write lease, or the request for one.
     pub(super) write_lease: Option<Box<OwnWriteLease>>,
 }
@@ -105,8 +105,8 @@ impl OwnLocks {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// Selects the locks that the next request names. If all locks do not fit, these are the next
-    /// in turn. Also returns how long after this request the following one is due.
+    /// Selects the locks that the next request names. If not all locks fit, these are the next in
+    /// turn. Also returns how long after this request the following one is due.
     fn next_batch(&mut self) -> (Vec<AwaitedLock>, Duration) {
         let (previous, interval) = match self.fits_one_request() {
             true => (LockId(0), AWAIT_REPEAT),
@@ -143,7 +143,7 @@ impl Holder {
     /// the lock, or hands it over. After a refused hand-over, the session owns the lock again.
     pub fn lock_remaining(&self, id: LockId, now: Instant) -> Duration {
         let is_granted = |own: &&OwnLock| matches!(own.status, LockStatus::Granted { .. });
-        let granted = self.locks.by_id.get(&id).filter(is_granted).filter(|own| !own.is_handed_over);
+        let granted = self.locks.by_id.get(&id).filter(is_granted).filter(|own| !own.is_handing_over);
         let Some(own) = granted else { return Duration::ZERO };
         let lease = self.volumes.get(&own.volume).and_then(|volume| volume.lease.as_ref());
         let lease = lease.filter(|lease| lease.incarnation == own.incarnation);
@@ -154,9 +154,10 @@ impl Holder {
     /// shared, because another session may get the lock before the answer. A lock that is handed
     /// over no longer counts as owned.
     ///
-    /// Returns false in three cases:
+    /// Returns false in four cases:
     ///
     /// - the lock has a write lease;
+    /// - a write lease is requested, and the lock is not exclusive;
     /// - the lock waits, because it may be granted before the change arrives;
     /// - another change is in flight, because the order of the two would be unknown.
     pub(super) fn begin_lock_change(&mut self, change: &Write) -> bool {
@@ -167,11 +168,11 @@ impl Holder {
             _ => return true,
         };
         let Some(own) = self.locks.by_id.get_mut(id) else { return true };
-        let is_changing = own.requested_mode.is_some() || own.is_handed_over || own.write_lease.is_some();
+        let is_changing = own.requested_mode.is_some() || own.is_handing_over || own.write_lease.is_some();
         if is_changing || own.status == LockStatus::Waiting {
             return false;
         }
-        own.is_handed_over = mode.is_none();
+        own.is_handing_over = mode.is_none();
         own.requested_mode = mode;
         own.status = own.lowered(own.status);
         true
@@ -182,7 +183,7 @@ impl Holder {
         if let Write::HandOver { lock, .. } = change
             && let Some(own) = self.locks.by_id.get_mut(lock)
         {
-            own.is_handed_over = false;
+            own.is_handing_over = false;
         }
     }
 
@@ -227,8 +228,8 @@ impl Holder {
             Some(_) => {}
             None => {
                 self.volumes.learn(&volume).locks.insert(lock);
-                let (requested_mode, is_handed_over, write_lease) = (None, false, None);
-                let own = OwnLock { path, volume, incarnation, status, requested_mode, is_handed_over, write_lease };
+                let (requested_mode, is_handing_over, write_lease) = (None, false, None);
+                let own = OwnLock { path, volume, incarnation, status, requested_mode, is_handing_over, write_lease };
                 self.locks.by_id.insert(lock, own);
             }
         }
@@ -326,8 +327,8 @@ impl Holder {
     }
 
     /// Whether the lease is the present one, or may be again. While the client asks for a new
-    /// lease, the server may extend the old one instead: it does so if that lease has nodes or
-    /// locks. The client may not know of these nodes and locks.
+    /// lease, the server may extend the old one instead, because of nodes or locks that the client
+    /// does not know.
     pub(super) fn may_be_current_lease(&self, volume: &NodePath, incarnation: Incarnation) -> bool {
         match self.volumes.get(volume).map(|volume| &volume.lease) {
             Some(Some(lease)) => lease.incarnation == incarnation,

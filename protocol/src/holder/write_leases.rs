@@ -131,7 +131,7 @@ impl Holder {
     pub(super) fn request_write_lease(&mut self, id: LockId) -> bool {
         let Some(own) = self.locks.by_id.get_mut(&id) else { return true };
         let is_exclusive = matches!(own.status, LockStatus::Granted { mode: LockMode::Exclusive, .. });
-        if !is_exclusive || own.requested_mode.is_some() || own.is_handed_over || own.write_lease.is_some() {
+        if !is_exclusive || own.requested_mode.is_some() || own.is_handing_over || own.write_lease.is_some() {
             return false;
         }
         own.write_lease = Some(Box::new(OwnWriteLease::requested()));

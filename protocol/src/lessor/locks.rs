@@ -29,8 +29,9 @@ pub(super) struct AwaitedLocks {
     requests: BTreeMap<SessionId, (Requester, BTreeSet<LockId>)>,
     /// The node and the known status of each of these locks.
     by_lock: BTreeMap<(LockId, SessionId), (NodePath, LockStatus)>,
-    /// The granted ones, by whether they are contended. A new waiter changes the status of all
-    /// locks on its node that were not contended, although their own records stay the same.
+    /// The locks that their session knows as granted, by the contention that it knows. A new waiter
+    /// changes the status of all locks on its node that were not contended, although their own
+    /// records stay the same.
     by_contention: BTreeSet<(NodePath, bool, SessionId, LockId)>,
 }
 
@@ -144,13 +145,13 @@ impl Lessor {
         self.unblock_reads(locks.keys(), cx);
         let mut changed: BTreeMap<SessionId, BTreeMap<LockId, LockStatus>> = BTreeMap::new();
         for (path, ids) in locks {
-            self.start_lock_delays(path, cx.state);
-            // The waiter of an upgrade is contended if another lock waits. All other granted locks
-            // are contended alike.
+            self.note_lost_locks(ids, cx.state);
+            // A lock that waits for its own upgrade is contended only if another lock waits. Every
+            // other granted lock is contended if any lock waits.
             let own = ids.iter().copied().chain(cx.state.upgrading_lock(path));
             let own = own.flat_map(|id| self.awaited_locks.awaiting(id));
-            let was_contended = !cx.state.has_lock_waiter(path, None);
-            let others = self.awaited_locks.known_as(was_contended, path);
+            let outdated = !cx.state.has_lock_waiter(path, None);
+            let others = self.awaited_locks.known_as(outdated, path);
             for (session, lock) in own.chain(others) {
                 if let Some(status) = self.awaited_locks.changed(session, lock, cx.state) {
                     changed.entry(session).or_default().insert(lock, status);
@@ -164,9 +165,10 @@ impl Lessor {
         }
     }
 
-    /// Records the ends of lock delays, which count from the entry that ended the lost lock.
-    fn start_lock_delays(&mut self, path: &NodePath, state: &State) {
-        for (id, record) in state.delayed_locks_on(path) {
+    /// Notes the ends of the lock delays that this entry has begun. Each counts from the entry that
+    /// ended the lost lock.
+    fn note_lost_locks(&mut self, ids: &BTreeSet<LockId>, state: &State) {
+        for (id, record) in ids.iter().counted().filter_map(|id| state.lost_lock(*id).map(|record| (*id, record))) {
             let key = LeaseKey::LockDelay(id);
             if let Some(lease) = state.lease(&key).filter(|_| self.leases.get(&key).is_none()) {
                 let end = self.clock.ending_time().after(record.lock_delay).min(lease.horizon);
@@ -175,16 +177,17 @@ impl Lessor {
         }
     }
 
-    /// Refuses the session's waiting request, because the client no longer waits for it.
+    /// Refuses the session's waiting request: the client no longer waits for it, or the session has
+    /// ended.
     pub(super) fn refuse_awaited_locks(&mut self, session: SessionId, refusal: Refusal, cx: &mut StepContext<'_>) {
         if let Some(requester) = self.awaited_locks.remove(session) {
             self.reply_without_promises(&requester, Err(refusal), cx);
         }
     }
 
-    /// The granted and the waiting locks on a node after the lock `after`, in the order of arrival,
-    /// as many as one answer may have. It walks the earlier ones too: a node has at most
-    /// [`LOCKS_PER_NODE_MAX`](crate::state::LOCKS_PER_NODE_MAX) locks.
+    /// The locks on a node after the lock `after`: granted, waiting, and lost ones in their lock
+    /// delay, in the order of arrival, as many as one answer may have. It walks the earlier ones
+    /// too: a node has at most [`LOCKS_PER_NODE_MAX`](crate::state::LOCKS_PER_NODE_MAX) locks.
     pub(super) fn lock_page(&self, path: &NodePath, after: Option<LockId>, cx: &StepContext<'_>) -> LockPage {
         let state = cx.state;
         let info = |(id, record): (LockId, &crate::state::LockRecord)| LockInfo {

@@ -65,7 +65,8 @@ pub struct LockRecord {
 }
 
 impl State {
-    /// The locks on a node, granted and waiting, in order of arrival.
+    /// The locks on a node: granted, waiting, and lost ones in their lock delay, in order of
+    /// arrival.
     pub fn locks_on<'a>(&'a self, path: &NodePath) -> impl Iterator<Item = (LockId, &'a LockRecord)> + use<'a> {
         self.locks.on(path)
     }
@@ -111,9 +112,10 @@ impl State {
         self.locks.by_path.get(path).and_then(NodeLocks::upgrading)
     }
 
-    /// The lost locks on a node that are in their lock delay.
-    pub fn delayed_locks_on<'a>(&'a self, path: &NodePath) -> impl Iterator<Item = (LockId, &'a LockRecord)> + use<'a> {
-        self.locks.delayed_on(path)
+    /// The lock, if it is lost and in its lock delay.
+    pub fn lost_lock(&self, id: LockId) -> Option<&LockRecord> {
+        let (_, record) = self.locks.rows.get(&id)?;
+        matches!(record.lease, LeaseKey::LockDelay(_)).then_some(record)
     }
 
     /// The session's volume lease for a lock on the node.
@@ -153,7 +155,8 @@ impl State {
         self.locks.by_path.get(path).is_none_or(|locks| locks.is_grantable(mode))
     }
 
-    /// The refusal that names a current owner. It ignores the granted lock `except`.
+    /// The refusal that names an owner: a current one, or in a lock delay the session that lost the
+    /// lock. The granted lock `except` does not count.
     fn locked_refusal(&self, path: &NodePath, except: Option<LockId>) -> WriteRefusal {
         let locks = self.locks.by_path.get(path);
         let first = locks.and_then(|locks| locks.first_granted(except)).and_then(|id| self.locks.rows.get(&id));

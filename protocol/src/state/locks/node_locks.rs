@@ -1,25 +1,24 @@
 //! The locks of one node.
 //!
-//! **Guarantees.** Up to [`LOCKS_PER_NODE_MAX`](super::LOCKS_PER_NODE_MAX) clients may share a
-//! node. Whether a lock can be granted, and whether another waits, takes no longer with many locks
-//! than with few (S10b).
+//! **Guarantees.** A node may have up to [`LOCKS_PER_NODE_MAX`](super::LOCKS_PER_NODE_MAX) locks,
+//! granted, waiting and lost ones together. The checks for a grant and for a waiter walk no list of
+//! locks (S10b).
 
 use std::collections::BTreeSet;
 
 use super::LockRecord;
-use crate::{command::LeaseKey, id::LockId, lock::LockMode, work::CountVisits};
+use crate::{id::LockId, lock::LockMode, work::CountVisits};
 
 /// The locks of one node, by their state. Derived from the rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::state) struct NodeLocks {
+    /// With the lost locks in their lock delay.
     granted: BTreeSet<LockId>,
     waiting: BTreeSet<LockId>,
     /// The granted locks that wait to become exclusive: at most one.
     upgrading: BTreeSet<LockId>,
-    /// The granted locks that are exclusive: at most one.
+    /// The granted locks that are exclusive: at most one, which may be lost and in its lock delay.
     exclusive: BTreeSet<LockId>,
-    /// The lost locks in their lock delay.
-    delayed: BTreeSet<LockId>,
 }
 
 impl NodeLocks {
@@ -36,16 +35,14 @@ impl NodeLocks {
     }
 
     /// The sets that list a lock with this record.
-    fn sets_of(&mut self, record: &LockRecord) -> [Option<&mut BTreeSet<LockId>>; 4] {
+    fn sets_of(&mut self, record: &LockRecord) -> [Option<&mut BTreeSet<LockId>>; 3] {
         let is_granted = record.token.is_some();
         let is_exclusive = is_granted && record.mode == LockMode::Exclusive;
-        let is_delayed = matches!(record.lease, LeaseKey::LockDelay(_));
-        let Self { granted, waiting, upgrading, exclusive, delayed } = self;
+        let Self { granted, waiting, upgrading, exclusive } = self;
         [
             Some(if is_granted { granted } else { waiting }),
             record.is_upgrading.then_some(upgrading),
             is_exclusive.then_some(exclusive),
-            is_delayed.then_some(delayed),
         ]
     }
 
@@ -62,11 +59,6 @@ impl NodeLocks {
         self.granted.union(&self.waiting)
     }
 
-    /// The lost locks in their lock delay.
-    pub(super) fn delayed(&self) -> impl Iterator<Item = &LockId> {
-        self.delayed.iter()
-    }
-
     pub(super) fn is_waiting(&self, id: LockId) -> bool {
         self.waiting.contains(&id)
     }
@@ -76,17 +68,17 @@ impl NodeLocks {
         self.waiting.len()
     }
 
-    /// The first granted lock, in order of arrival. It ignores the lock `except`.
+    /// The first granted lock, in order of arrival. The lock `except` does not count.
     pub(super) fn first_granted(&self, except: Option<LockId>) -> Option<LockId> {
         self.granted.iter().find(|id| Some(**id) != except).copied()
     }
 
-    /// Whether a lock waits: to be granted, or for an upgrade. It ignores the lock `except`.
+    /// Whether a lock waits: to be granted, or for an upgrade. The lock `except` does not count.
     pub(super) fn has_waiter(&self, except: Option<LockId>) -> bool {
         self.waiting.iter().chain(&self.upgrading).counted().any(|id| Some(*id) != except)
     }
 
-    /// Whether a lock waits for an upgrade. It ignores the lock `except`.
+    /// Whether a lock waits for an upgrade. The lock `except` does not count.
     pub(super) fn has_upgrade(&self, except: LockId) -> bool {
         self.upgrading.iter().any(|id| *id != except)
     }

@@ -1,4 +1,4 @@
-//! All locks of the state, with indexes by path, by lease and by token.
+//! All locks of the state, with indexes by path, by lease, by token and by write lease.
 //!
 //! **Guarantees.** The indexes always agree with the rows: every change goes through these methods,
 //! and the invariant check recomputes the indexes.
@@ -119,15 +119,6 @@ impl LockTable {
         path: &NodePath,
     ) -> impl Iterator<Item = (LockId, &'a LockRecord)> + use<'a> {
         let ids = self.by_path.get(path).into_iter().flat_map(NodeLocks::all);
-        ids.counted().filter_map(|id| self.rows.get(id).map(|(_, record)| (*id, record)))
-    }
-
-    /// The lost locks on a node that are in their lock delay.
-    pub(in crate::state) fn delayed_on<'a>(
-        &'a self,
-        path: &NodePath,
-    ) -> impl Iterator<Item = (LockId, &'a LockRecord)> + use<'a> {
-        let ids = self.by_path.get(path).into_iter().flat_map(NodeLocks::delayed);
         ids.counted().filter_map(|id| self.rows.get(id).map(|(_, record)| (*id, record)))
     }
 
