@@ -79,7 +79,7 @@ pub enum Command {
     /// copies of them has consented or lost its lease.
     Expire {
         /// The lease.
-        lease: LeaseKey,
+        lease: AnyLease,
         /// Its incarnation.
         incarnation: Incarnation,
         /// The lease's horizon when the end was proposed.
@@ -135,26 +135,26 @@ pub struct IntendedLeases {
     pub volume: Option<VolumeGeneration>,
 }
 
-/// The name of a replicated lease.
+/// A replicated lease of any kind, without its incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum LeaseKey {
+pub enum AnyLease {
     /// The session lease. While it lasts, the servers remember a silent session.
     Session(SessionId),
     /// A session's lease on the volume with this top.
     Volume(SessionId, NodePath),
     /// A key lease (etcd). It belongs to no session: any client may renew it.
-    Key(LeaseId),
+    KeyLease(LeaseId),
     /// The lock delay of a lost lock (Chubby). Until it ends, the node stays taken. It is never
     /// renewed.
     LockDelay(LockId),
 }
 
-impl LeaseKey {
+impl AnyLease {
     /// The session that the lease belongs to. `None` for a key lease and a lock delay.
     pub fn session(&self) -> Option<SessionId> {
         match self {
             Self::Session(session) | Self::Volume(session, _) => Some(*session),
-            Self::Key(_) | Self::LockDelay(_) => None,
+            Self::KeyLease(_) | Self::LockDelay(_) => None,
         }
     }
 
@@ -162,7 +162,7 @@ impl LeaseKey {
     pub fn volume(&self) -> Option<&NodePath> {
         match self {
             Self::Volume(_, top) => Some(top),
-            Self::Session(_) | Self::Key(_) | Self::LockDelay(_) => None,
+            Self::Session(_) | Self::KeyLease(_) | Self::LockDelay(_) => None,
         }
     }
 }
@@ -171,7 +171,7 @@ impl LeaseKey {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Renewal {
     /// The lease.
-    pub lease: LeaseKey,
+    pub lease: AnyLease,
     /// Its incarnation.
     pub incarnation: Incarnation,
     /// The time of its last renewal.

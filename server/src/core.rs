@@ -23,7 +23,7 @@ use std::{
 };
 
 use leasehold_protocol::{
-    command::{Command, LeaseKey, Proposal},
+    command::{AnyLease, Command, Proposal},
     id::{Epoch, RequestId, SessionId},
     lessor::{self, Lessor, LessorEffect, LessorInput},
     message::{Body, ClockInfo, Consent, DelayNotice, Recall, Refusal, Request, RequestHeader, Response},
@@ -381,7 +381,7 @@ fn begins_epoch(proposal: &Proposal) -> bool {
 /// The session that the command ends, if applying it has an effect.
 fn ended_session(command: &Command) -> Option<SessionId> {
     match command {
-        Command::CloseSession { session } | Command::Expire { lease: LeaseKey::Session(session), .. } => Some(*session),
+        Command::CloseSession { session } | Command::Expire { lease: AnyLease::Session(session), .. } => Some(*session),
         _ => None,
     }
 }

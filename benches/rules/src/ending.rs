@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use leasehold_protocol::{
-    command::{Command, LeaseKey, Proposal},
+    command::{AnyLease, Command, Proposal},
     id::LeaseId,
     lessor::key_lease_margin,
     state::State,
@@ -72,7 +72,7 @@ fn due(state: &State) -> BTreeMap<LeaseId, ClusterTime> {
 /// How late the proposed ends are. None may be early.
 fn late(proposal: &Proposal, due: &BTreeMap<LeaseId, ClusterTime>) -> Vec<Duration> {
     let ended = proposal.commands.iter().filter_map(|command| match command {
-        Command::Expire { lease: LeaseKey::Key(id), .. } => Some(due[id]),
+        Command::Expire { lease: AnyLease::KeyLease(id), .. } => Some(due[id]),
         _ => None,
     });
     let late = ended.map(|due| {

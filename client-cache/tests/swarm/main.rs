@@ -33,7 +33,7 @@ use common::{Server, within};
 use draw::Draw;
 use judge::Judge;
 use leasehold_client_cache::{LockId, LockStatus, ObjectKind, SessionState, VolumeSettings};
-use leasehold_protocol::{command::LeaseKey, object::Object};
+use leasehold_protocol::{command::AnyLease, object::Object};
 use not_drawn::NOT_DRAWN;
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
@@ -403,13 +403,13 @@ fn held_by_client_only(server: &Server, caller: &Caller) -> Option<String> {
     let mut registered = registered.filter(|registration| {
         server.with_state(|state| {
             let volume = state.volume_of(registration.path()).0;
-            let key = |session| LeaseKey::Volume(session, volume.clone());
+            let key = |session| AnyLease::Volume(session, volume.clone());
             caller.client.session().is_none_or(|session| state.lease(&key(session)).is_none())
         })
     });
     let leases = caller.held.key_leases.iter().filter(|lease| !lease.on_lost().is_cancelled());
     let mut leases = leases.filter(|lease| {
-        let key = LeaseKey::Key(lease.id());
+        let key = AnyLease::KeyLease(lease.id());
         server.with_state(|state| state.lease(&key).is_none())
     });
     holds

@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::{Command, LeaseKey, Write};
+use super::{AnyLease, Command, Write};
 use crate::object::ObjectSet;
 
 /// The length of the encoding in bytes. Does not build the encoding.
@@ -45,13 +45,13 @@ impl Command {
     }
 }
 
-impl LeaseKey {
+impl AnyLease {
     /// The longest encoding of a renewal of this lease, in bytes.
     pub(crate) fn renewal_bytes_max(&self) -> usize {
         // One byte for the variant, and three numbers of at most ten bytes each. A path adds two
         // bytes for its length.
         match self {
-            Self::Session(_) | Self::Key(_) | Self::LockDelay(_) => 31,
+            Self::Session(_) | Self::KeyLease(_) | Self::LockDelay(_) => 31,
             Self::Volume(_, top) => 33 + top.as_str().len(),
         }
     }
@@ -101,9 +101,9 @@ mod tests {
     fn renewal_of_any_lease_is_within_its_bound() {
         let long = NodePath::parse(&"/x".repeat(2048)).expect("a path");
         let keys = [
-            LeaseKey::Session(SessionId(u64::MAX)),
-            LeaseKey::Key(LeaseId(u64::MAX)),
-            LeaseKey::Volume(SessionId(u64::MAX), long),
+            AnyLease::Session(SessionId(u64::MAX)),
+            AnyLease::KeyLease(LeaseId(u64::MAX)),
+            AnyLease::Volume(SessionId(u64::MAX), long),
         ];
         for lease in keys {
             let most = lease.renewal_bytes_max();

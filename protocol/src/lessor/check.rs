@@ -1,7 +1,7 @@
 //! The lessor's invariants; docs/PROTOCOL.md lists them. Tests check them after every step.
 
 use crate::{
-    command::LeaseKey,
+    command::AnyLease,
     id::SessionId,
     object::{Object, ObjectSet},
     state::State,
@@ -120,7 +120,7 @@ impl Lessor {
     /// No promised end goes beyond the replicated horizon (T6; DHCP failover's maximum client lead
     /// time).
     fn promises_stay_within_horizons(&self, state: &State) -> Result<(), String> {
-        for (key, end) in self.leases.iter().filter(|(key, _)| !matches!(key, LeaseKey::Session(_))) {
+        for (key, end) in self.leases.iter().filter(|(key, _)| !matches!(key, AnyLease::Session(_))) {
             if let Some(lease) = state.lease(key).filter(|lease| lease.incarnation == end.incarnation)
                 && end.ends_at > lease.horizon
             {
@@ -145,7 +145,7 @@ impl Lessor {
             if self.leases.get(key).is_none_or(|end| end.incarnation != lease.incarnation) {
                 return Err(format!("{key:?} has no end in the leader's memory"));
             }
-            if let LeaseKey::Volume(session, volume) = key
+            if let AnyLease::Volume(session, volume) = key
                 && self.object_leases.track(volume, *session).is_none_or(|track| track.incarnation != lease.incarnation)
             {
                 return Err(format!("{key:?} is not tracked"));
@@ -154,7 +154,7 @@ impl Lessor {
         match self
             .object_leases
             .tracks()
-            .find(|(volume, session, _)| state.lease(&LeaseKey::Volume(*session, (*volume).clone())).is_none())
+            .find(|(volume, session, _)| state.lease(&AnyLease::Volume(*session, (*volume).clone())).is_none())
         {
             Some((volume, session, _)) => Err(format!("{session} is tracked in {volume} without a lease")),
             None => Ok(()),
@@ -193,7 +193,7 @@ impl Lessor {
     /// Whether the session still has one of the volume leases that the wait names.
     fn has_any_lease(&self, session: SessionId, wait: &ConsentWait) -> bool {
         wait.leases.iter().any(|(volume, incarnation)| {
-            let end = self.leases.get(&LeaseKey::Volume(session, volume.clone()));
+            let end = self.leases.get(&AnyLease::Volume(session, volume.clone()));
             end.is_some_and(|end| end.incarnation == *incarnation)
         })
     }

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    command::{LeaseKey, Outcome},
+    command::{AnyLease, Outcome},
     id::CoveringNumber,
     path::NodePath,
     planted::Bug,
@@ -36,7 +36,7 @@ impl Lessor {
         self.orphans.add(state.orphans().counted());
         self.leases = LeaseTable::from_horizons(state, self.config.bounds.departed_max);
         for (key, lease) in state.leases() {
-            if let LeaseKey::Volume(session, volume) = key {
+            if let AnyLease::Volume(session, volume) = key {
                 let mode = if self.planted(Bug::ForgetOldHolders) {
                     CopyTracking::Exact
                 } else {

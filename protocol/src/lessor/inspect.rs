@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    command::LeaseKey,
+    command::AnyLease,
     id::SessionId,
     message::{
         Answer, BlockedReadInfo, CoveringInfo, DelayReason, HolderInfo, Inspect, PendingWriteInfo, Refusal, VolumeInfo,
@@ -183,12 +183,12 @@ impl Lessor {
         expires_at: Option<ClusterTime>,
         state: &State,
     ) -> Duration {
-        let end = self.remaining_of(&LeaseKey::Volume(session, volume.clone()), state);
+        let end = self.remaining_of(&AnyLease::Volume(session, volume.clone()), state);
         expires_at.map_or(end, |expires_at| expires_at.since(self.clock.ending_time()).min(end))
     }
 
     /// The remaining time of a lease, including its margin.
-    pub(super) fn remaining_of(&self, key: &LeaseKey, state: &State) -> Duration {
+    pub(super) fn remaining_of(&self, key: &AnyLease, state: &State) -> Duration {
         let now = self.clock.ending_time();
         let margin = |lease: &LeaseRecord| margin(key, lease, state, self.config.drift);
         let margin = state.lease(key).map_or(Duration::ZERO, margin);

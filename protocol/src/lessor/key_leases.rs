@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::{
-    command::{GrantedKeyLease, LeaseKey, Written},
+    command::{AnyLease, GrantedKeyLease, Written},
     id::{Incarnation, LeaseId},
     message::{KeepAliveResult, KeyLeasePromise, KeyLeaseRenewal, LeaseInfo, NodesAfter},
     planted::Bug,
@@ -19,7 +19,7 @@ impl Lessor {
     /// horizon if that has passed already. The promise with the answer moves the end.
     pub(super) fn key_lease_granted(&mut self, written: &Written, cx: &StepContext<'_>) {
         let Some(GrantedKeyLease { id, incarnation }) = written.lease else { return };
-        let key = LeaseKey::Key(id);
+        let key = AnyLease::KeyLease(id);
         if let Some(lease) = cx.state.lease(&key).filter(|lease| lease.incarnation == incarnation) {
             // If the commit took long, the horizon may have passed already.
             self.leases.insert(key, lease.incarnation, self.clock.ending_time().min(lease.horizon), lease.term());
@@ -39,7 +39,7 @@ impl Lessor {
         KeyLeaseRenewal { id, incarnation }: KeyLeaseRenewal,
         cx: &StepContext<'_>,
     ) -> KeyLeasePromise {
-        let key = LeaseKey::Key(id);
+        let key = AnyLease::KeyLease(id);
         let is_intended = |found: Incarnation| incarnation.is_none_or(|intended| intended == found);
         let found = cx.state.lease(&key).filter(|lease| is_intended(lease.incarnation));
         let ttl = found.map(|lease| lease.term()).unwrap_or_default();
@@ -71,7 +71,7 @@ impl Lessor {
         nodes_after: Option<&NodesAfter>,
         cx: &StepContext<'_>,
     ) -> Option<LeaseInfo> {
-        let lease = cx.state.lease(&LeaseKey::Key(id))?;
+        let lease = cx.state.lease(&AnyLease::KeyLease(id))?;
         let mut info = self.info(id, lease);
         let mut bytes = 0;
         let mut fits = |path: &&crate::path::NodePath| {
@@ -101,7 +101,7 @@ impl Lessor {
     }
 
     fn info(&self, id: LeaseId, lease: &LeaseRecord) -> LeaseInfo {
-        let end = self.leases.get(&LeaseKey::Key(id)).filter(|end| end.incarnation == lease.incarnation);
+        let end = self.leases.get(&AnyLease::KeyLease(id)).filter(|end| end.incarnation == lease.incarnation);
         let remaining = end.map_or(Duration::ZERO, |end| end.ends_at.since(self.clock.ending_time()));
         let (name, incarnation) = (lease.name.clone(), lease.incarnation);
         LeaseInfo { id, name, incarnation, ttl: lease.term(), remaining, nodes: Vec::new() }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    command::{Command, LeaseKey, Outcome},
+    command::{AnyLease, Command, Outcome},
     id::{Incarnation, SessionId},
     planted::Bug,
     reached::{Bound, reached},
@@ -39,14 +39,14 @@ impl Lessor {
         };
         let has_margin = !self.planted(Bug::LeaseWithoutMargin);
         let drift = self.config.drift;
-        let replicated = |key: &LeaseKey| {
+        let replicated = |key: &AnyLease| {
             let lease = state.lease(key)?;
             let margin = if has_margin { margin(key, lease, state, drift) } else { Duration::ZERO };
             Some(ReplicatedLease { margin, horizon: lease.horizon })
         };
-        let may_end = |key: &LeaseKey| match key {
-            LeaseKey::Session(session) => state.leases_of(*session).all(|(key, _)| matches!(key, LeaseKey::Session(_))),
-            LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => true,
+        let may_end = |key: &AnyLease| match key {
+            AnyLease::Session(session) => state.leases_of(*session).all(|(key, _)| matches!(key, AnyLease::Session(_))),
+            AnyLease::Volume(..) | AnyLease::KeyLease(_) | AnyLease::LockDelay(_) => true,
         };
         let mut leases_to_scan = self.config.bounds.expiry_scan_max;
         while self.proposal_queue.ends() < self.config.bounds.expiries_waiting_max
@@ -64,7 +64,7 @@ impl Lessor {
 
     /// Proposes the end of a lease, on condition that its horizon is still this one when the
     /// command is applied (T5).
-    pub(super) fn propose_expiry(&mut self, lease: LeaseKey, incarnation: Incarnation, horizon: ClusterTime) {
+    pub(super) fn propose_expiry(&mut self, lease: AnyLease, incarnation: Incarnation, horizon: ClusterTime) {
         let reason = ProposalReason::Expire(lease.clone(), incarnation);
         self.propose(Command::Expire { lease, incarnation, horizon }, reason);
     }
@@ -90,7 +90,7 @@ impl Lessor {
     /// passed since they last moved. So the servers remember a silent session for three quarters of
     /// its term at least.
     pub(super) fn renew_session_lease(&mut self, session: SessionId, cx: &StepContext<'_>) {
-        let key = LeaseKey::Session(session);
+        let key = AnyLease::Session(session);
         let now = self.clock.ending_time();
         let Some(lease) = cx.state.lease(&key) else { return };
         let (horizon, term) = (lease.horizon, lease.term());
@@ -104,15 +104,15 @@ impl Lessor {
 
     pub(super) fn handle_expired(
         &mut self,
-        key: LeaseKey,
+        key: AnyLease,
         incarnation: Incarnation,
         outcome: &Outcome,
         cx: &mut StepContext<'_>,
     ) {
         match outcome {
             Outcome::Expired => match &key {
-                LeaseKey::Session(session) => self.forget_session(*session, cx),
-                LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => self.forget_lease(&key),
+                AnyLease::Session(session) => self.forget_session(*session, cx),
+                AnyLease::Volume(..) | AnyLease::KeyLease(_) | AnyLease::LockDelay(_) => self.forget_lease(&key),
             },
             // A tick or an `AcquireVolume` in flight moved the horizon. The lessor has not renewed
             // the lease since it proposed the end, and now proposes the end again (T5). If the same
@@ -122,7 +122,7 @@ impl Lessor {
             // proposed. The moved horizon shows that the client is alive.
             Outcome::HorizonMoved { .. } => {
                 let Some(lease) = cx.state.lease(&key).filter(|lease| lease.incarnation == incarnation) else { return };
-                if let LeaseKey::Session(_) = &key {
+                if let AnyLease::Session(_) = &key {
                     let term = lease.term();
                     self.leases.insert(key, incarnation, self.clock.ending_time().after(term), term);
                 } else {
@@ -135,9 +135,9 @@ impl Lessor {
     }
 
     /// Forgets a lease that the replicated state no longer has.
-    pub(super) fn forget_lease(&mut self, key: &LeaseKey) {
+    pub(super) fn forget_lease(&mut self, key: &AnyLease) {
         self.leases.remove(key);
-        if let LeaseKey::Volume(session, volume) = key {
+        if let AnyLease::Volume(session, volume) = key {
             self.object_leases.end_tracking(volume, *session);
             self.end_waits_without_lease(*session, volume);
         }
@@ -150,12 +150,12 @@ impl Lessor {
 ///
 /// A key lease has no volume with a margin. Its margin is how far two clocks can drift apart over a
 /// term and a tick, plus [`KEY_MARGIN_BASE`].
-pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, state: &State, drift: DriftAllowance) -> Duration {
+pub(super) fn margin(key: &AnyLease, lease: &LeaseRecord, state: &State, drift: DriftAllowance) -> Duration {
     let tick = state.tick();
     match key {
-        LeaseKey::Key(_) => key_lease_margin(lease.term(), tick, drift),
-        LeaseKey::Volume(..) => lease.margin().max(margin_of_drift(lease.longest_term(), tick, drift)),
-        LeaseKey::Session(_) | LeaseKey::LockDelay(_) => lease.margin(),
+        AnyLease::KeyLease(_) => key_lease_margin(lease.term(), tick, drift),
+        AnyLease::Volume(..) => lease.margin().max(margin_of_drift(lease.longest_term(), tick, drift)),
+        AnyLease::Session(_) | AnyLease::LockDelay(_) => lease.margin(),
     }
 }
 

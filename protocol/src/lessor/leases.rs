@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    command::{LeaseKey, Renewal},
+    command::{AnyLease, Renewal},
     id::{Incarnation, SessionId},
     path::NodePath,
     reached::{self, reached},
@@ -38,10 +38,10 @@ pub(super) struct LeaseEnd {
 
 /// The load of a lease: renewals in a million seconds, if it is renewed once in its term. A lock
 /// delay is never renewed.
-pub(super) fn load_of(key: &LeaseKey, term: Duration) -> u64 {
+pub(super) fn load_of(key: &AnyLease, term: Duration) -> u64 {
     match key {
-        LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::Key(_) => load_of_term(term),
-        LeaseKey::LockDelay(_) => 0,
+        AnyLease::Session(_) | AnyLease::Volume(..) | AnyLease::KeyLease(_) => load_of_term(term),
+        AnyLease::LockDelay(_) => 0,
     }
 }
 
@@ -152,15 +152,15 @@ impl<T> Hash for Diagnostic<T> {
 /// All leases of the replicated state, with their ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct LeaseTable {
-    ends: BTreeMap<LeaseKey, LeaseEnd>,
+    ends: BTreeMap<AnyLease, LeaseEnd>,
     /// One entry for each lease whose end is not proposed: a time no later than its end plus
     /// margin, or when to look again at a session that could not end yet. A renewal does not move
     /// the entry. [`LeaseTable::next_expired`] corrects the time when it has come. The entry is
     /// removed with the lease.
-    queue: BTreeSet<(ClusterTime, LeaseKey)>,
+    queue: BTreeSet<(ClusterTime, AnyLease)>,
     /// Leases with renewals for the next ticks, nearest horizon first. If all renewals can be
     /// logged before their horizons, this order does so. Names do not matter (S10b).
-    renewed: BTreeSet<(ClusterTime, LeaseKey)>,
+    renewed: BTreeSet<(ClusterTime, AnyLease)>,
     /// The last tick could not take all renewals.
     is_behind: bool,
     /// The load of all leases.
@@ -168,13 +168,13 @@ pub(super) struct LeaseTable {
     /// The renewals of key leases in the tick in flight.
     ticking: Vec<Renewal>,
     /// When ended leases were last renewed. The lease that ended last is at the back.
-    ended: Diagnostic<VecDeque<(LeaseKey, Incarnation, ClusterTime)>>,
+    ended: Diagnostic<VecDeque<(AnyLease, Incarnation, ClusterTime)>>,
     /// The most entries in `ended`.
     ended_max: usize,
 }
 
 /// The term that counts for the load of a lease: the shortest that it may have.
-fn load_term(state: &State, key: &LeaseKey, lease: &LeaseRecord) -> Duration {
+fn load_term(state: &State, key: &AnyLease, lease: &LeaseRecord) -> Duration {
     let volume = key.volume().and_then(|top| state.volume(top));
     volume.map_or(lease.term(), |volume| volume.settings.shortest_term())
 }
@@ -188,11 +188,11 @@ impl LeaseTable {
     /// Starts every lease of the state at its horizon, because no promise of the old leader reaches
     /// further (T6).
     pub(super) fn from_horizons(state: &State, ended_max: usize) -> Self {
-        let at_horizon = |(key, lease): (&LeaseKey, &LeaseRecord)| {
+        let at_horizon = |(key, lease): (&AnyLease, &LeaseRecord)| {
             let load = load_of(key, load_term(state, key, lease));
             (key.clone(), LeaseEnd::new(lease.incarnation, lease.horizon, load))
         };
-        let ends: BTreeMap<LeaseKey, LeaseEnd> = state.leases().map(at_horizon).collect();
+        let ends: BTreeMap<AnyLease, LeaseEnd> = state.leases().map(at_horizon).collect();
         let queue = ends.iter().map(|(key, lease)| (lease.ends_at, key.clone())).collect();
         let load = ends.values().map(|lease| lease.load).sum();
         Self { ends, queue, load, ..Self::new(ended_max) }
@@ -200,7 +200,7 @@ impl LeaseTable {
 
     /// Adds a lease that ends at `end`. Its load is that of this term. It replaces a lease with the
     /// same key.
-    pub(super) fn insert(&mut self, key: LeaseKey, incarnation: Incarnation, end: ClusterTime, term: Duration) {
+    pub(super) fn insert(&mut self, key: AnyLease, incarnation: Incarnation, end: ClusterTime, term: Duration) {
         let lease = LeaseEnd::new(incarnation, end, load_of(&key, term));
         self.take_out(&key);
         self.load += lease.load;
@@ -209,7 +209,7 @@ impl LeaseTable {
     }
 
     /// Removes a lease from all tables.
-    fn take_out(&mut self, key: &LeaseKey) -> Option<LeaseEnd> {
+    fn take_out(&mut self, key: &AnyLease) -> Option<LeaseEnd> {
         let removed = self.ends.remove(key)?;
         self.load -= removed.load;
         if !removed.is_end_proposed {
@@ -221,9 +221,9 @@ impl LeaseTable {
         Some(removed)
     }
 
-    pub(super) fn remove(&mut self, key: &LeaseKey) {
+    pub(super) fn remove(&mut self, key: &AnyLease) {
         let Some(removed) = self.take_out(key) else { return };
-        let has_dependents = matches!(key, LeaseKey::Volume(..) | LeaseKey::Key(_));
+        let has_dependents = matches!(key, AnyLease::Volume(..) | AnyLease::KeyLease(_));
         if let Some(seen) = removed.seen().filter(|_| has_dependents) {
             self.ended.0.push_back((key.clone(), removed.incarnation, seen));
             if self.ended.0.len() > self.ended_max {
@@ -235,15 +235,15 @@ impl LeaseTable {
 
     /// When the lease was last renewed, if known. It also finds leases that ended lately. Without
     /// an incarnation, it finds the latest lease with that key. For inspection only.
-    pub(super) fn seen(&self, key: &LeaseKey, intended: Option<Incarnation>) -> Option<ClusterTime> {
+    pub(super) fn seen(&self, key: &AnyLease, intended: Option<Incarnation>) -> Option<ClusterTime> {
         let is_intended = |incarnation| intended.is_none_or(|intended| intended == incarnation);
         let is_match =
-            |(ended, incarnation, _): &&(LeaseKey, Incarnation, ClusterTime)| ended == key && is_intended(*incarnation);
+            |(ended, incarnation, _): &&(AnyLease, Incarnation, ClusterTime)| ended == key && is_intended(*incarnation);
         let ended = || self.ended.0.iter().rev().find(is_match).map(|(.., seen)| *seen);
         self.ends.get(key).filter(|end| is_intended(end.incarnation)).and_then(LeaseEnd::seen).or_else(ended)
     }
 
-    pub(super) fn get(&self, key: &LeaseKey) -> Option<&LeaseEnd> {
+    pub(super) fn get(&self, key: &AnyLease) -> Option<&LeaseEnd> {
         self.ends.get(key)
     }
 
@@ -251,20 +251,20 @@ impl LeaseTable {
         self.ends.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&LeaseKey, &LeaseEnd)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&AnyLease, &LeaseEnd)> {
         self.ends.iter().counted()
     }
 
     /// The leases of one session.
-    pub(super) fn of(&self, session: SessionId) -> impl Iterator<Item = &LeaseKey> {
-        let volumes = LeaseKey::Volume(session, NodePath::root())..;
+    pub(super) fn of(&self, session: SessionId) -> impl Iterator<Item = &AnyLease> {
+        let volumes = AnyLease::Volume(session, NodePath::root())..;
         let volumes = self
             .ends
             .range(volumes)
             .counted()
             .map(|(key, _)| key)
             .take_while(move |key| key.session() == Some(session));
-        self.ends.get_key_value(&LeaseKey::Session(session)).map(|(key, _)| key).into_iter().chain(volumes)
+        self.ends.get_key_value(&AnyLease::Session(session)).map(|(key, _)| key).into_iter().chain(volumes)
     }
 
     pub(super) fn load(&self) -> u64 {
@@ -279,7 +279,7 @@ impl LeaseTable {
     /// Records that the lease was renewed at `now`, with a promise of `span` from then on. A
     /// promise of zero length moves no end. If it did, a client with an unanswered recall could
     /// prolong its lease for ever by renewing (S5).
-    pub(super) fn renew(&mut self, key: &LeaseKey, now: ClusterTime, span: Duration, plan: RenewalPlan) {
+    pub(super) fn renew(&mut self, key: &AnyLease, now: ClusterTime, span: Duration, plan: RenewalPlan) {
         if let Some(lease) = self.ends.get_mut(key) {
             let load = load_of(key, plan.term);
             self.load = self.load - lease.load + load;
@@ -298,7 +298,7 @@ impl LeaseTable {
 
     /// Records that an earlier renewal was promised more: the lease ends at `end` at the earliest.
     /// This does not count as another renewal. The renewal was recorded when its request arrived.
-    pub(super) fn extend(&mut self, key: &LeaseKey, end: ClusterTime) {
+    pub(super) fn extend(&mut self, key: &AnyLease, end: ClusterTime) {
         if let Some(lease) = self.ends.get_mut(key) {
             lease.ends_at = lease.ends_at.max(end);
         }
@@ -324,7 +324,7 @@ impl LeaseTable {
         if self.is_behind {
             reached(reached::Bound::TickBytes);
         }
-        self.ticking.extend(renewals.iter().filter(|renewal| matches!(renewal.lease, LeaseKey::Key(_))).cloned());
+        self.ticking.extend(renewals.iter().filter(|renewal| matches!(renewal.lease, AnyLease::KeyLease(_))).cloned());
         renewals
     }
 
@@ -352,10 +352,10 @@ impl LeaseTable {
         &mut self,
         now: ClusterTime,
         leases_to_scan: &mut usize,
-        replicated: impl Fn(&LeaseKey) -> Option<ReplicatedLease>,
-        may_end: impl Fn(&LeaseKey) -> bool,
+        replicated: impl Fn(&AnyLease) -> Option<ReplicatedLease>,
+        may_end: impl Fn(&AnyLease) -> bool,
         retry_after: Duration,
-    ) -> Option<(LeaseKey, Incarnation, ClusterTime)> {
+    ) -> Option<(AnyLease, Incarnation, ClusterTime)> {
         // These leases are put back after the loop. At the maximum of cluster time,
         // `now.after(again)` is `now`, and the loop would find them again.
         let mut postponed = Vec::new();
@@ -406,11 +406,11 @@ impl LeaseTable {
     /// `load` is the sum.
     pub(super) fn check(&self) -> Result<(), String> {
         let queued =
-            |(key, lease): (&LeaseKey, &LeaseEnd)| (!lease.is_end_proposed).then(|| (lease.queued, key.clone()));
+            |(key, lease): (&AnyLease, &LeaseEnd)| (!lease.is_end_proposed).then(|| (lease.queued, key.clone()));
         if !self.ends.iter().filter_map(queued).collect::<BTreeSet<_>>().eq(&self.queue) {
             return Err("the queue of ends does not match the leases".to_owned());
         }
-        let unlogged = |(key, lease): (&LeaseKey, &LeaseEnd)| {
+        let unlogged = |(key, lease): (&AnyLease, &LeaseEnd)| {
             lease.unlogged_renewal().map(|_| (lease.renewal_horizon, key.clone()))
         };
         if !self.ends.iter().filter_map(unlogged).collect::<BTreeSet<_>>().eq(&self.renewed) {

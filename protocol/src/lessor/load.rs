@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use crate::{
-    command::{LeaseKey, Write},
+    command::{AnyLease, Write},
     id::SessionId,
     message::{Body, Refusal},
     path::NodePath,
@@ -49,7 +49,7 @@ impl Lessor {
     /// there, because the new lease replaces it.
     pub(super) fn load_of_acquiring(&self, session: SessionId, path: &NodePath, state: &State) -> u64 {
         let (top, volume) = state.volume_of(path);
-        let has_one = self.leases.get(&LeaseKey::Volume(session, top.clone())).is_some();
+        let has_one = self.leases.get(&AnyLease::Volume(session, top.clone())).is_some();
         if has_one { 0 } else { load_of_term(volume.settings.shortest_term()) }
     }
 

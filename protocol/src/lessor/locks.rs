@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    command::LeaseKey,
+    command::AnyLease,
     id::{LockId, SessionId},
     lock::LockStatus,
     message::{Answer, AwaitedLock, LockInfo, LockPage, Refusal},
@@ -169,7 +169,7 @@ impl Lessor {
     /// ended the lost lock.
     fn note_lost_locks(&mut self, ids: &BTreeSet<LockId>, state: &State) {
         for (id, record) in ids.iter().counted().filter_map(|id| state.lost_lock(*id).map(|record| (*id, record))) {
-            let key = LeaseKey::LockDelay(id);
+            let key = AnyLease::LockDelay(id);
             if let Some(lease) = state.lease(&key).filter(|_| self.leases.get(&key).is_none()) {
                 let end = self.clock.ending_time().after(record.lock_delay).min(lease.horizon);
                 self.leases.insert(key, record.incarnation, end, record.lock_delay);
@@ -198,7 +198,7 @@ impl Lessor {
             token: record.token,
             is_upgrading: record.is_upgrading,
             is_write_lease: record.write_lease.is_some(),
-            is_lost: matches!(record.lease, LeaseKey::LockDelay(_)),
+            is_lost: matches!(record.lease, AnyLease::LockDelay(_)),
             remaining: self.remaining_of(&record.lease, state),
         };
         let mut rest = state.locks_on(path).skip_while(|(id, _)| Some(*id) <= after).map(info).peekable();

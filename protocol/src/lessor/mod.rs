@@ -66,7 +66,7 @@ use std::{
 };
 
 use crate::{
-    command::{Command, LeaseKey, Proposal},
+    command::{AnyLease, Command, Proposal},
     drift::ClockAnswer,
     id::{CoveringNumber, Epoch, Incarnation, RequestId, Revision, SessionId},
     lease_policy::LeaseRequest,
@@ -182,7 +182,7 @@ enum ProposalReason {
     Open(Requester),
     Close(Requester),
     Acquire(AcquireRequest),
-    Expire(LeaseKey, Incarnation),
+    Expire(AnyLease, Incarnation),
     Purge(PendingWriteId),
     Write(PendingWriteId),
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::{
-    command::LeaseKey,
+    command::AnyLease,
     id::SessionId,
     lease_policy::LeaseRequest,
     message::{Grant, Lapse, Promise, Renew},
@@ -50,7 +50,7 @@ impl Lessor {
     /// promise, and never a new lease (T5, T6).
     fn renew(&mut self, session: SessionId, renew: Renew, is_alone: bool, cx: &StepContext<'_>) -> RenewedLease {
         let Renew { volume, incarnation } = &renew;
-        let key = LeaseKey::Volume(session, volume.clone());
+        let key = AnyLease::Volume(session, volume.clone());
         let is_live = self.leases.get(&key).is_some_and(|end| end.incarnation == *incarnation && !end.is_end_proposed);
         let promised = is_live.then(|| self.promise(&key, volume, cx)).flatten();
         if promised.is_some() {
@@ -72,7 +72,7 @@ impl Lessor {
     ) -> Option<Result<Promise, Lapse>> {
         let Renew { volume, incarnation } = renew;
         let intended = promise.as_ref().map_or(*incarnation, |promise| promise.incarnation);
-        let lease = state.lease(&LeaseKey::Volume(session, volume.clone()));
+        let lease = state.lease(&AnyLease::Volume(session, volume.clone()));
         let settings = state.volume(volume);
         match (lease.filter(|lease| lease.incarnation == intended), settings) {
             // The volume's generation may have changed since the arrival.
@@ -88,7 +88,7 @@ impl Lessor {
     /// unanswered recall (S5). Also returns the span without the limit of the horizon.
     pub(super) fn promise(
         &mut self,
-        key: &LeaseKey,
+        key: &AnyLease,
         volume: &NodePath,
         cx: &StepContext<'_>,
     ) -> Option<(Promise, Duration)> {
@@ -113,7 +113,7 @@ impl Lessor {
     /// entry, and starts no earlier (T6).
     pub(super) fn reach(
         &self,
-        key: &LeaseKey,
+        key: &AnyLease,
         horizon: ClusterTime,
         term: Duration,
         arrived: Instant,
@@ -147,7 +147,7 @@ impl Lessor {
         let (volume, settings) = cx.state.volume_of(&object.path);
         let age = || cx.state.age(object, self.clock.ending_time());
         let term = self.terms_by_use.present(volume, &settings.settings).granted_term(request, age)?;
-        let end = self.leases.get(&LeaseKey::Volume(session, volume.clone()))?;
+        let end = self.leases.get(&AnyLease::Volume(session, volume.clone()))?;
         let track = self.object_leases.track(volume, session)?;
         let is_changing = self.writes.changes_object(object) || self.is_removed(&object.path, cx.state);
         let is_blocked = is_changing && !self.planted(Bug::GrantDuringWrite);

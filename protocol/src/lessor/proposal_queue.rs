@@ -111,7 +111,7 @@ impl ProposalQueue {
 mod tests {
     use super::*;
     use crate::{
-        command::LeaseKey,
+        command::AnyLease,
         id::{Incarnation, SessionId},
         time::ClusterTime,
     };
@@ -119,7 +119,7 @@ mod tests {
     const BOUNDS: LessorBounds = LessorBounds::DEFAULT;
 
     fn end(session: u64) -> (Command, ProposalReason) {
-        let lease = LeaseKey::Session(SessionId(session));
+        let lease = AnyLease::Session(SessionId(session));
         let (incarnation, horizon) = (Incarnation(session), ClusterTime::ZERO);
         let reason = ProposalReason::Expire(lease.clone(), incarnation);
         (Command::Expire { lease, incarnation, horizon }, reason)

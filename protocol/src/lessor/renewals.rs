@@ -14,7 +14,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use crate::{
-    command::LeaseKey,
+    command::AnyLease,
     drift::ClockAnswer,
     id::Incarnation,
     message::{Answer, KeepAliveResult, KeyLeasePromise, Refusal},
@@ -206,7 +206,7 @@ impl Lessor {
             return self.reply_without_promises(&requester, Err(Refusal::SessionNotFound { session }), cx);
         }
         for promise in requester.renewed.iter_mut().filter_map(|renewed| renewed.promise.as_mut()) {
-            let key = LeaseKey::Volume(session, promise.volume.clone());
+            let key = AnyLease::Volume(session, promise.volume.clone());
             let more = self.promise_more(&key, promise.incarnation, promise.term, arrived, cx);
             promise.span = more.unwrap_or_default().max(promise.span);
         }
@@ -221,7 +221,7 @@ impl Lessor {
 
     /// Extends the promise on a key lease, or answers that the lease no longer exists.
     fn extend_key_lease(&mut self, promise: &mut KeyLeasePromise, arrived: Instant, cx: &StepContext<'_>) {
-        let key = LeaseKey::Key(promise.id);
+        let key = AnyLease::KeyLease(promise.id);
         let KeepAliveResult::Renewed(span) = &mut promise.result else { return };
         if cx.state.lease(&key).is_none_or(|lease| lease.incarnation != promise.incarnation) {
             promise.result = KeepAliveResult::NotFound;
@@ -234,7 +234,7 @@ impl Lessor {
     /// The end in memory moves with it. `None` if the lease has ended or its end is proposed (T5).
     fn promise_more(
         &mut self,
-        key: &LeaseKey,
+        key: &AnyLease,
         incarnation: Incarnation,
         term: Duration,
         arrived: Instant,

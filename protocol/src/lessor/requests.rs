@@ -2,7 +2,7 @@
 //! consents, holder reports and reads (S2, S6, S7).
 
 use crate::{
-    command::{Command, LeaseKey},
+    command::{AnyLease, Command},
     id::{Epoch, RequestId, Sequence},
     message::{Answer, Body, CachedReads, Consent, RENEWALS_MAX, Refusal, Request, RequestHeader},
     object::ObjectSet,
@@ -76,7 +76,7 @@ impl Lessor {
         // because an unanswered recall limits them (S5).
         let is_alone = matches!(body, Body::Heartbeat(_));
         if is_alone && header.renew.is_empty() {
-            let volumes = self.leases.of(session).take(RENEWALS_MAX).filter_map(LeaseKey::volume);
+            let volumes = self.leases.of(session).take(RENEWALS_MAX).filter_map(AnyLease::volume);
             self.counters.0.note_idle_heartbeat(volumes.filter(|volume| cx.state.volume(volume).is_some()));
         }
         requester.renewed = self.renew_all(session, header.renew, is_alone, cx);

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     change::{ChangeReason, Event, EventKind},
-    command::LeaseKey,
+    command::AnyLease,
     id::Revision,
     message::{ServiceHealth, ServiceInfo, ServicePage},
     object::NodeOwner,
@@ -192,9 +192,9 @@ fn past<'a>(part: &mut PageRange<'_>, bounds: &LessorBounds, state: &'a State) -
 
 /// The lease of a removed node. For a session, it is the session's lease on the path's present
 /// volume, because the history does not record the volume.
-fn key(owner: NodeOwner, path: &NodePath, state: &State) -> LeaseKey {
+fn key(owner: NodeOwner, path: &NodePath, state: &State) -> AnyLease {
     match owner {
-        NodeOwner::Lease(id) => LeaseKey::Key(id),
-        NodeOwner::Session(session) => LeaseKey::Volume(session, state.volume_of(path).0.clone()),
+        NodeOwner::Lease(id) => AnyLease::KeyLease(id),
+        NodeOwner::Session(session) => AnyLease::Volume(session, state.volume_of(path).0.clone()),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    command::{Command, LeaseKey, Outcome},
+    command::{AnyLease, Command, Outcome},
     id::SessionId,
     message::{Answer, Refusal},
     planted::Bug,
@@ -28,7 +28,7 @@ impl Lessor {
         let Outcome::SessionOpened { session } = outcome else {
             return self.reply_without_promises(requester, Err(Refusal::Retry), cx);
         };
-        let key = LeaseKey::Session(*session);
+        let key = AnyLease::Session(*session);
         let lease = cx.state.lease(&key);
         let term = lease.map_or(State::SESSION_TERM, LeaseRecord::term);
         if let Some(lease) = lease {
@@ -74,10 +74,10 @@ impl Lessor {
     }
 
     pub(super) fn forget_session(&mut self, session: SessionId, cx: &mut StepContext<'_>) {
-        let keys: Vec<LeaseKey> = self.leases.of(session).cloned().collect();
+        let keys: Vec<AnyLease> = self.leases.of(session).cloned().collect();
         for key in keys {
             self.leases.remove(&key);
-            if let LeaseKey::Volume(_, volume) = &key {
+            if let AnyLease::Volume(_, volume) = &key {
                 self.object_leases.end_tracking(volume, session);
                 self.end_waits_without_lease(session, volume);
             }

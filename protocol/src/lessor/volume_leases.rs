@@ -5,7 +5,7 @@
 //! arrival, as a quorum round does (S6).
 
 use crate::{
-    command::{LeaseKey, Outcome},
+    command::{AnyLease, Outcome},
     id::{Incarnation, Revision, SessionId},
     lease_policy::OnWrite,
     message::{AcquiredVolume, Answer, FirstRead, LastValid, ReadAnswer, ReadGaps, Refusal, Revival},
@@ -36,7 +36,7 @@ impl Lessor {
     /// applied.
     pub(super) fn may_extend_ending(&self, session: SessionId, path: &NodePath, state: &State) -> bool {
         let tops = std::iter::once(path.clone()).chain(path.ancestors());
-        let keys = tops.map(|top| LeaseKey::Volume(session, top));
+        let keys = tops.map(|top| AnyLease::Volume(session, top));
         let mut ending = keys.filter(|key| self.leases.get(key).is_some_and(|end| end.is_end_proposed));
         ending.any(|key| state.has_dependents(&key))
     }
@@ -58,7 +58,7 @@ impl Lessor {
             };
             return self.reply_without_promises(requester, Err(refusal), cx);
         };
-        let key = LeaseKey::Volume(session, volume.clone());
+        let key = AnyLease::Volume(session, volume.clone());
         let Some(lease) = cx.state.lease(&key) else {
             return self.reply_without_promises(requester, Err(Refusal::Retry), cx);
         };
@@ -138,7 +138,7 @@ impl Lessor {
     pub(super) fn answer_already_acquired(
         &mut self,
         requester: &Requester,
-        (key, volume): (&LeaseKey, &NodePath),
+        (key, volume): (&AnyLease, &NodePath),
         read: Option<FirstRead>,
         cx: &mut StepContext<'_>,
     ) {
@@ -226,7 +226,7 @@ impl Lessor {
                 self.object_leases.track_anew(top, session, tracking.clone());
                 continue;
             }
-            self.leases.remove(&LeaseKey::Volume(session, top.clone()));
+            self.leases.remove(&AnyLease::Volume(session, top.clone()));
             self.object_leases.end_tracking(top, session);
             self.end_waits_without_lease(session, top);
         }

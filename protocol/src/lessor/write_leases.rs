@@ -16,7 +16,7 @@ use std::{
 };
 
 use crate::{
-    command::{LeaseKey, Write},
+    command::{AnyLease, Write},
     id::{RequestId, SessionId, Stamp, WriteLeaseId},
     message::{Answer, Consent, ListPage, Refusal},
     object::{Object, ObjectKind, ObjectSet},
@@ -322,7 +322,7 @@ impl Lessor {
     ) {
         for path in state.blocking_write_leases(write, footprint) {
             let Some((_, record)) = state.write_leased_lock(&path) else { continue };
-            let LeaseKey::Volume(_, volume) = &record.lease else { continue };
+            let AnyLease::Volume(_, volume) = &record.lease else { continue };
             let plan = plans.by_session.entry(record.session).or_default();
             plan.add(volume.clone(), record.incarnation, None);
             plan.sets.insert(ObjectSet::One(Object::data(path)));

@@ -29,7 +29,7 @@ use self::nodes::Nodes;
 use super::{Attachment, LeaseRecord, NodeRecord, RowKey, State, touched::Touched};
 use crate::{
     change::{ChangeReason, EventKind},
-    command::{Attach, LeaseKey, Outcome, VolumeLease, WriteRefusal},
+    command::{AnyLease, Attach, Outcome, VolumeLease, WriteRefusal},
     id::{Incarnation, Revision, SessionId},
     object::{Object, ObjectSet},
     path::NodePath,
@@ -103,7 +103,7 @@ impl Attachments {
     /// Builds the table from the nodes and the leases. Leases with a tombstone are no orphans.
     pub(super) fn of(
         nodes: &BTreeMap<NodePath, NodeRecord>,
-        leases: &BTreeMap<LeaseKey, LeaseRecord>,
+        leases: &BTreeMap<AnyLease, LeaseRecord>,
         (tombstones, closed_session_orphans): (BTreeSet<Incarnation>, BTreeSet<Incarnation>),
     ) -> Self {
         let mut attached = Self { tombstones, closed_session_orphans, ..Self::default() };
@@ -195,7 +195,7 @@ impl State {
     }
 
     /// Whether the lease has attached nodes or locks.
-    pub fn has_dependents(&self, lease: &LeaseKey) -> bool {
+    pub fn has_dependents(&self, lease: &AnyLease) -> bool {
         let has_any = |incarnation| {
             self.attached_nodes(incarnation).next().is_some() || self.locks_of_lease(incarnation).next().is_some()
         };
@@ -249,7 +249,7 @@ impl State {
             if leases.iter().any(|lease| lease.volume == *volume) {
                 continue;
             }
-            if let Some(lease) = self.leases.get(&LeaseKey::Volume(writer, volume.clone())) {
+            if let Some(lease) = self.leases.get(&AnyLease::Volume(writer, volume.clone())) {
                 leases.push(VolumeLease { volume: volume.clone(), incarnation: lease.incarnation });
             }
         }
@@ -287,7 +287,7 @@ impl State {
     }
 
     /// Records that a change attached a node to the lease.
-    pub(super) fn note_attached(&mut self, lease: &LeaseKey, revision: Revision, touched: &mut Touched) {
+    pub(super) fn note_attached(&mut self, lease: &AnyLease, revision: Revision, touched: &mut Touched) {
         if let Some(lease) = self.leases.get_mut(lease) {
             lease.attached_at = revision;
         }
@@ -296,7 +296,7 @@ impl State {
 
     /// Whether consents for the nodes attached up to revision `attached_through` cover all nodes of
     /// the key lease. The caller has checked that it is the [intended](Self::intended) lease.
-    pub(super) fn consents_cover_attached(&self, lease: &LeaseKey, attached_through: Revision) -> bool {
+    pub(super) fn consents_cover_attached(&self, lease: &AnyLease, attached_through: Revision) -> bool {
         let is_complete = self.leases.get(lease).is_none_or(|lease| lease.attached_at <= attached_through);
         is_complete || !self.has_dependents(lease)
     }
@@ -332,7 +332,7 @@ impl State {
     }
 
     /// Ends the lease. Its locks end too, and its nodes become orphans.
-    pub(super) fn end_lease(&mut self, key: &LeaseKey, touched: &mut Touched) {
+    pub(super) fn end_lease(&mut self, key: &AnyLease, touched: &mut Touched) {
         if let Some(lease) = self.leases.remove(key) {
             self.forget_volume_lease(key);
             if let Some(name) = &lease.name {

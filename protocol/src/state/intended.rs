@@ -11,7 +11,7 @@
 
 use super::State;
 use crate::{
-    command::{Attach, IntendedLeases, LeaseKey, Write, WriteRefusal},
+    command::{AnyLease, Attach, IntendedLeases, Write, WriteRefusal},
     id::{LeaseId, SessionId},
     path::NodePath,
     planted::Bug,
@@ -24,7 +24,7 @@ impl State {
     pub fn intended(&self, writer: SessionId, write: &Write) -> IntendedLeases {
         let leases = leases_named_by(write).into_iter().filter_map(|named| {
             let key = match named {
-                NamedLease::Revoked => self.revoked_lease(write).map(LeaseKey::Key),
+                NamedLease::Revoked => self.revoked_lease(write).map(AnyLease::KeyLease),
                 NamedLease::Attached(path, attach) => self.named_lease(writer, path, attach),
             };
             key.and_then(|key| self.lease(&key)).map(|lease| lease.incarnation)
@@ -37,12 +37,12 @@ impl State {
     }
 
     /// The key of the lease to which a put attaches its node. The lease need not exist.
-    pub(super) fn named_lease(&self, writer: SessionId, path: &NodePath, attach: &Attach) -> Option<LeaseKey> {
+    pub(super) fn named_lease(&self, writer: SessionId, path: &NodePath, attach: &Attach) -> Option<AnyLease> {
         match attach {
             Attach::Nothing | Attach::Unchanged => None,
-            Attach::Lease(id) => Some(LeaseKey::Key(*id)),
-            Attach::LeaseNamed(name) => self.lease_named(name).map(LeaseKey::Key),
-            Attach::Session => Some(LeaseKey::Volume(writer, self.volume_of(path).0.clone())),
+            Attach::Lease(id) => Some(AnyLease::KeyLease(*id)),
+            Attach::LeaseNamed(name) => self.lease_named(name).map(AnyLease::KeyLease),
+            Attach::Session => Some(AnyLease::Volume(writer, self.volume_of(path).0.clone())),
         }
     }
 
@@ -62,7 +62,7 @@ impl State {
     pub fn revoked_lease(&self, write: &Write) -> Option<LeaseId> {
         match write {
             Write::RevokeLease { id, incarnation } => {
-                let lease = self.lease(&LeaseKey::Key(*id))?;
+                let lease = self.lease(&AnyLease::KeyLease(*id))?;
                 incarnation.is_none_or(|incarnation| lease.incarnation == incarnation).then_some(*id)
             }
             Write::RevokeLeaseNamed { name } => self.lease_named(name),
@@ -89,7 +89,7 @@ impl State {
     }
 
     /// Whether a lease with this name exists and is intended.
-    pub(super) fn is_intended(&self, key: &LeaseKey, intended: &IntendedLeases) -> bool {
+    pub(super) fn is_intended(&self, key: &AnyLease, intended: &IntendedLeases) -> bool {
         let lease = self.lease(key);
         lease.is_some_and(|lease| {
             intended.leases.contains(&lease.incarnation) || self.planted.has(Bug::ReplacementTakenForIntended)
@@ -242,17 +242,17 @@ mod tests {
     #[test]
     fn revocation_by_incarnation_spares_every_other_lease_of_the_id() {
         let (mut fixture, session) = fixture();
-        let lease = fixture.state.lease(&LeaseKey::Key(ONE)).expect("granted").incarnation;
+        let lease = fixture.state.lease(&AnyLease::KeyLease(ONE)).expect("granted").incarnation;
         let revoke = Write::RevokeLease { id: ONE, incarnation: Some(lease) };
         replace(&mut fixture, session);
         let refusal = WriteRefusal::LeaseNotFound { id: ONE };
         let intended = fixture.state.intended(session, &revoke);
         assert_eq!((intended.leases, fixture.state.revoked_lease(&revoke)), (std::collections::BTreeSet::new(), None));
         assert_eq!(fixture.write(session, revoke).expect_err("another lease"), refusal);
-        let present = fixture.state.lease(&LeaseKey::Key(ONE)).expect("still there").incarnation;
+        let present = fixture.state.lease(&AnyLease::KeyLease(ONE)).expect("still there").incarnation;
         let revoke = Write::RevokeLease { id: ONE, incarnation: Some(present) };
         fixture.write(session, revoke).expect("revoked");
-        assert!(fixture.state.lease(&LeaseKey::Key(ONE)).is_none());
+        assert!(fixture.state.lease(&AnyLease::KeyLease(ONE)).is_none());
     }
 
     #[test]
@@ -275,12 +275,12 @@ mod tests {
     fn unchanged_orphan_is_not_attached_to_the_new_lease() {
         let (mut fixture, session) = fixture();
         fixture.write(session, to("/x", Attach::Lease(ONE))).expect("attached");
-        let lease = fixture.state.lease(&LeaseKey::Key(ONE)).expect("granted").clone();
+        let lease = fixture.state.lease(&AnyLease::KeyLease(ONE)).expect("granted").clone();
         let (incarnation, horizon) = (lease.incarnation, lease.horizon);
-        fixture.run(Command::Expire { lease: LeaseKey::Key(ONE), incarnation, horizon });
+        fixture.run(Command::Expire { lease: AnyLease::KeyLease(ONE), incarnation, horizon });
         fixture.write(session, grant()).expect("a new lease");
         fixture.write(session, to("/x", Attach::Unchanged)).expect("an orphan");
-        let new = fixture.state.lease(&LeaseKey::Key(ONE)).expect("granted");
+        let new = fixture.state.lease(&AnyLease::KeyLease(ONE)).expect("granted");
         assert_eq!((new.attached_at.0, new.incarnation > incarnation), (0, true));
         assert_eq!(fixture.state.attached_nodes(incarnation).count(), 1);
         assert_eq!(fixture.state.attached_nodes(Incarnation(new.incarnation.0)).count(), 0);

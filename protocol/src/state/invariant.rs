@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::State;
-use crate::{command::LeaseKey, id::Revision, path::NodePath};
+use crate::{command::AnyLease, id::Revision, path::NodePath};
 
 /// Counting never reaches this value. A counter beyond it was damaged, and could overflow.
 const COUNTER_MAX: u64 = u64::MAX >> 1;
@@ -129,7 +129,7 @@ impl State {
         for (id, session) in &self.sessions {
             let next = self.meta.next_session;
             ensure(*id < next, || format!("session {id} exists: expected ids below {next}"))?;
-            ensure(self.leases.contains_key(&LeaseKey::Session(*id)), || format!("session {id} has no lease"))?;
+            ensure(self.leases.contains_key(&AnyLease::Session(*id)), || format!("session {id} has no lease"))?;
             let lowest = session.unanswered_from;
             let highest = lowest.window_end();
             results += session.results();
@@ -162,7 +162,7 @@ impl State {
                     self.meta.revision
                 )
             })?;
-            if let LeaseKey::Volume(_, top) = key {
+            if let AnyLease::Volume(_, top) = key {
                 ensure(self.volumes.contains_key(top), || format!("lease {key:?}: its volume does not exist"))?;
             }
             let (incarnation, next) = (lease.incarnation, self.meta.next_incarnation);

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{RowKey, State, touched::Touched};
 use crate::{
-    command::{LeaseKey, Outcome, Renewal},
+    command::{AnyLease, Outcome, Renewal},
     id::{Incarnation, LeaseId, Revision, SessionId},
     lease_name::LeaseName,
     path::NodePath,
@@ -65,23 +65,23 @@ impl LeaseRecord {
 
 impl State {
     /// The lease with this key.
-    pub fn lease(&self, key: &LeaseKey) -> Option<&LeaseRecord> {
+    pub fn lease(&self, key: &AnyLease) -> Option<&LeaseRecord> {
         self.leases.get(key)
     }
 
     /// All leases: sessions, then volume leases by session and top, then key leases, then lock
     /// delays.
-    pub fn leases(&self) -> impl Iterator<Item = (&LeaseKey, &LeaseRecord)> {
+    pub fn leases(&self) -> impl Iterator<Item = (&AnyLease, &LeaseRecord)> {
         self.leases.iter().counted()
     }
 
     /// All leases of one session: its own, then its volume leases.
-    pub fn leases_of(&self, session: SessionId) -> impl Iterator<Item = (&LeaseKey, &LeaseRecord)> {
-        self.leases.get_key_value(&LeaseKey::Session(session)).into_iter().chain(self.volume_leases_of(session))
+    pub fn leases_of(&self, session: SessionId) -> impl Iterator<Item = (&AnyLease, &LeaseRecord)> {
+        self.leases.get_key_value(&AnyLease::Session(session)).into_iter().chain(self.volume_leases_of(session))
     }
 
-    fn volume_leases_of(&self, session: SessionId) -> impl Iterator<Item = (&LeaseKey, &LeaseRecord)> {
-        let first = LeaseKey::Volume(session, NodePath::root());
+    fn volume_leases_of(&self, session: SessionId) -> impl Iterator<Item = (&AnyLease, &LeaseRecord)> {
+        let first = AnyLease::Volume(session, NodePath::root());
         self.leases
             .range((Bound::Included(first), Bound::Unbounded))
             .counted()
@@ -91,13 +91,13 @@ impl State {
     /// The key leases with ids above `after`, in order of their ids.
     pub fn key_leases_after(&self, after: Option<LeaseId>) -> impl Iterator<Item = (LeaseId, &LeaseRecord)> {
         let from = match after {
-            Some(id) => Bound::Excluded(LeaseKey::Key(id)),
-            None => Bound::Included(LeaseKey::Key(LeaseId(0))),
+            Some(id) => Bound::Excluded(AnyLease::KeyLease(id)),
+            None => Bound::Included(AnyLease::KeyLease(LeaseId(0))),
         };
         let leases = self.leases.range((from, Bound::Unbounded)).counted();
         leases.map_while(|(key, lease)| match key {
-            LeaseKey::Key(id) => Some((*id, lease)),
-            LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::LockDelay(_) => None,
+            AnyLease::KeyLease(id) => Some((*id, lease)),
+            AnyLease::Session(_) | AnyLease::Volume(..) | AnyLease::LockDelay(_) => None,
         })
     }
 
@@ -106,7 +106,7 @@ impl State {
     pub(super) fn widen_margins(&mut self, top: &NodePath, settings: &VolumeSettings, touched: &mut Touched) {
         let (margin, longest_term) = (Span::from(settings.skew_margin()), Span::from(settings.longest_term()));
         for session in self.lease_holders_on(top).collect::<Vec<_>>() {
-            let key = LeaseKey::Volume(session, top.clone());
+            let key = AnyLease::Volume(session, top.clone());
             let Some(lease) = self.leases.get_mut(&key) else { continue };
             let greatest = (lease.margin.max(margin), lease.longest_term.max(longest_term));
             if (lease.margin, lease.longest_term) != greatest {
@@ -117,12 +117,12 @@ impl State {
     }
 
     /// Grants a new lease with this key. It replaces an earlier lease with the same key.
-    pub(super) fn grant_lease(&mut self, key: LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
+    pub(super) fn grant_lease(&mut self, key: AnyLease, term: Duration, touched: &mut Touched) -> LeaseRecord {
         let incarnation = self.meta.next_incarnation;
         self.meta.next_incarnation = incarnation.next();
         let (margin, longest_term) = match &key {
-            LeaseKey::Session(_) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => (Duration::ZERO, term),
-            LeaseKey::Volume(_, top) => {
+            AnyLease::Session(_) | AnyLease::KeyLease(_) | AnyLease::LockDelay(_) => (Duration::ZERO, term),
+            AnyLease::Volume(_, top) => {
                 let settings = &self.volume_of(top).1.settings;
                 (settings.skew_margin(), settings.longest_term())
             }
@@ -155,7 +155,7 @@ impl State {
         self.renew_session(id, touched);
         let (top, volume) = self.volume_of(path);
         let (top, generation, term) = (top.clone(), volume.generation, self.volume_term(top, &volume.settings));
-        let key = LeaseKey::Volume(id, top.clone());
+        let key = AnyLease::Volume(id, top.clone());
         let lease = match self.has_dependents(&key) {
             true => self.extend_lease(&key, term, touched),
             false => self.end_and_grant(key, term, touched),
@@ -164,7 +164,7 @@ impl State {
     }
 
     fn renew_session(&mut self, id: SessionId, touched: &mut Touched) {
-        let key = LeaseKey::Session(id);
+        let key = AnyLease::Session(id);
         let horizon = self.lease(&key).map(|lease| self.horizon_from_now(lease.term()));
         if let Some(horizon) = horizon
             && let Some(lease) = self.leases.get_mut(&key)
@@ -179,7 +179,7 @@ impl State {
     /// for a lease on a path whose volume was removed. The path now belongs to the volume above,
     /// where the client already has a lease with nodes. A new lease there would make orphans of
     /// these nodes.
-    fn extend_lease(&mut self, key: &LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
+    fn extend_lease(&mut self, key: &AnyLease, term: Duration, touched: &mut Touched) -> LeaseRecord {
         let horizon = self.horizon_from_now(term);
         let lease = self.leases.get_mut(key).expect("the lease has nodes or locks");
         lease.horizon = lease.horizon.max(horizon);
@@ -187,7 +187,7 @@ impl State {
         lease.clone()
     }
 
-    fn end_and_grant(&mut self, key: LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
+    fn end_and_grant(&mut self, key: AnyLease, term: Duration, touched: &mut Touched) -> LeaseRecord {
         self.end_lease(&key, touched);
         self.grant_lease(key, term, touched)
     }
@@ -214,10 +214,10 @@ impl State {
         Outcome::Ticked
     }
 
-    fn current_term(&self, key: &LeaseKey) -> Duration {
+    fn current_term(&self, key: &AnyLease) -> Duration {
         match key {
-            LeaseKey::Volume(_, top) => self.volume_term(top, &self.volume_of(top).1.settings),
-            LeaseKey::Session(_) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => {
+            AnyLease::Volume(_, top) => self.volume_term(top, &self.volume_of(top).1.settings),
+            AnyLease::Session(_) | AnyLease::KeyLease(_) | AnyLease::LockDelay(_) => {
                 self.lease(key).map_or(Duration::ZERO, LeaseRecord::term)
             }
         }
@@ -230,7 +230,7 @@ impl State {
     /// volume lease had moved the session's horizon. The proposer ends the volume leases first.
     pub(super) fn expire(
         &mut self,
-        key: &LeaseKey,
+        key: &AnyLease,
         incarnation: Incarnation,
         horizon: ClusterTime,
         touched: &mut Touched,
@@ -242,13 +242,13 @@ impl State {
             return Outcome::HorizonMoved { horizon: lease.horizon };
         }
         match key {
-            LeaseKey::Session(id) if self.volume_leases_of(*id).next().is_some() => {
+            AnyLease::Session(id) if self.volume_leases_of(*id).next().is_some() => {
                 return Outcome::HorizonMoved { horizon };
             }
-            LeaseKey::Session(id) => {
+            AnyLease::Session(id) => {
                 self.close_session(*id, touched);
             }
-            LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => {
+            AnyLease::Volume(..) | AnyLease::KeyLease(_) | AnyLease::LockDelay(_) => {
                 self.end_lease(key, touched);
             }
         }
@@ -258,7 +258,7 @@ impl State {
     /// Ends all leases on a removed volume.
     pub(super) fn remove_leases_on(&mut self, top: &NodePath, touched: &mut Touched) {
         for session in self.lease_holders_on(top).collect::<Vec<_>>() {
-            let key = LeaseKey::Volume(session, top.clone());
+            let key = AnyLease::Volume(session, top.clone());
             self.leases.remove(&key);
             self.forget_volume_lease(&key);
             touched.insert(RowKey::Lease(key));

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{RowKey, State, touched::Touched};
 use crate::{
-    command::{Attach, IntendedLeases, LeaseKey, WriteRefusal, Written},
+    command::{AnyLease, Attach, IntendedLeases, WriteRefusal, Written},
     id::{Incarnation, LockId, SessionId, Token, WriteLeaseId},
     lock::{LockMode, LockOutcome, LockStatus},
     path::NodePath,
@@ -46,8 +46,8 @@ pub const LOCKS_PER_NODE_MAX: u64 = 4096;
 pub struct LockRecord {
     /// The session that owns, requested or lost the lock.
     pub session: SessionId,
-    /// The lease under it: the session's volume lease, or a [lock delay](LeaseKey::LockDelay).
-    pub lease: LeaseKey,
+    /// The lease under it: the session's volume lease, or a [lock delay](AnyLease::LockDelay).
+    pub lease: AnyLease,
     /// The incarnation of that lease.
     pub incarnation: Incarnation,
     /// The granted or requested mode.
@@ -85,7 +85,7 @@ impl State {
     /// token in a transaction uses this (S10).
     pub fn has_lock_in(&self, top: &NodePath, token: Token) -> bool {
         let record = self.locks.by_token.get(&token).and_then(|id| self.locks.rows.get(id));
-        record.is_some_and(|(path, record)| top.contains(path) && !matches!(record.lease, LeaseKey::LockDelay(_)))
+        record.is_some_and(|(path, record)| top.contains(path) && !matches!(record.lease, AnyLease::LockDelay(_)))
     }
 
     /// The status of a lock on a node.
@@ -115,13 +115,13 @@ impl State {
     /// The lock, if it is lost and in its lock delay.
     pub fn lost_lock(&self, id: LockId) -> Option<&LockRecord> {
         let (_, record) = self.locks.rows.get(&id)?;
-        matches!(record.lease, LeaseKey::LockDelay(_)).then_some(record)
+        matches!(record.lease, AnyLease::LockDelay(_)).then_some(record)
     }
 
     /// The session's volume lease for a lock on the node.
-    fn lease_for_lock(&self, session: SessionId, path: &NodePath) -> Result<(LeaseKey, Incarnation), WriteRefusal> {
+    fn lease_for_lock(&self, session: SessionId, path: &NodePath) -> Result<(AnyLease, Incarnation), WriteRefusal> {
         let volume = self.volume_of(path).0;
-        let key = LeaseKey::Volume(session, volume.clone());
+        let key = AnyLease::Volume(session, volume.clone());
         match self.lease(&key) {
             Some(lease) => Ok((key, lease.incarnation)),
             None => Err(WriteRefusal::NoVolumeLease { path: path.clone(), volume: volume.clone() }),
@@ -320,7 +320,7 @@ impl State {
 
     fn lock_outcome(&self, id: LockId) -> Written {
         let grant = self.locks.rows.get(&id).and_then(|(path, record)| match &record.lease {
-            LeaseKey::Volume(_, volume) => Some(LockOutcome {
+            AnyLease::Volume(_, volume) => Some(LockOutcome {
                 path: path.clone(),
                 lock: id,
                 mode: record.mode,
@@ -380,8 +380,8 @@ impl State {
             let Some((path, mut record)) = self.locks.remove(id) else { continue };
             touched.insert(RowKey::Lock(id, path.clone()));
             if let Some(delay) = delay(&record) {
-                record.lease = LeaseKey::LockDelay(id);
-                record.incarnation = self.grant_lease(LeaseKey::LockDelay(id), delay, touched).incarnation;
+                record.lease = AnyLease::LockDelay(id);
+                record.incarnation = self.grant_lease(AnyLease::LockDelay(id), delay, touched).incarnation;
                 (record.is_upgrading, record.write_lease) = (false, None);
                 self.locks.insert(id, path.clone(), record);
             }
@@ -400,9 +400,9 @@ impl State {
         for (id, (path, record)) in &self.locks.rows {
             let lease = self.leases.get(&record.lease).filter(|lease| lease.incarnation == record.incarnation);
             let is_lease_valid = match &record.lease {
-                LeaseKey::Volume(session, _) => *session == record.session,
-                LeaseKey::LockDelay(lock) => lock == id && record.token.is_some(),
-                LeaseKey::Session(_) | LeaseKey::Key(_) => false,
+                AnyLease::Volume(session, _) => *session == record.session,
+                AnyLease::LockDelay(lock) => lock == id && record.token.is_some(),
+                AnyLease::Session(_) | AnyLease::KeyLease(_) => false,
             };
             if lease.is_none() || !is_lease_valid {
                 return Err(format!(

@@ -82,7 +82,7 @@ pub use self::{
     volumes::VolumeRecord,
 };
 use crate::{
-    command::{Command, LeaseKey, Outcome, Proposal},
+    command::{AnyLease, Command, Outcome, Proposal},
     id::{Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, WriteLeaseId},
     lease_name::LeaseName,
     path::NodePath,
@@ -100,7 +100,7 @@ pub struct State {
     sessions: BTreeMap<SessionId, SessionRecord>,
     /// The number of operation results in remembered outcomes. Derived from the sessions.
     result_count: usize,
-    leases: BTreeMap<LeaseKey, LeaseRecord>,
+    leases: BTreeMap<AnyLease, LeaseRecord>,
     /// The named key leases. Derived from the leases.
     lease_names: BTreeMap<LeaseName, LeaseId>,
     /// The attached nodes by lease. Derived from the nodes and the leases, except for tombstones

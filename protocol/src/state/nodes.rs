@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{State, after_all_below, below, row_key::RowKey, touched::Touched};
 use crate::{
     change::{ChangeReason, EventKind},
-    command::LeaseKey,
+    command::AnyLease,
     id::{Incarnation, Revision},
     limits::LimitError,
     object::{Children, Content, Data, NodeOwner, Object, ObjectKind, Stat, Value},
@@ -44,7 +44,7 @@ pub struct NodeRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attachment {
     /// The lease.
-    pub lease: LeaseKey,
+    pub lease: AnyLease,
     /// Its incarnation. The node does not belong to later leases of the same name.
     pub incarnation: Incarnation,
 }
@@ -53,9 +53,9 @@ impl Attachment {
     /// The lease as clients see it.
     pub fn owner(&self) -> Option<NodeOwner> {
         match &self.lease {
-            LeaseKey::Key(id) => Some(NodeOwner::Lease(*id)),
-            LeaseKey::Volume(session, _) => Some(NodeOwner::Session(*session)),
-            LeaseKey::Session(_) | LeaseKey::LockDelay(_) => None,
+            AnyLease::KeyLease(id) => Some(NodeOwner::Lease(*id)),
+            AnyLease::Volume(session, _) => Some(NodeOwner::Session(*session)),
+            AnyLease::Session(_) | AnyLease::LockDelay(_) => None,
         }
     }
 }

@@ -16,7 +16,7 @@ use self::{locks::owner_of, writes::random_write};
 use super::{Applied, HistoryScan, ScanBounds, State, fixture::*};
 use crate::{
     change::{Change, ChangeReason, Event, EventKind, WatchScope},
-    command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Outcome, Proposal, Renewal, Write},
+    command::{AnyLease, Attach, Command, Condition, IntendedLeases, Outcome, Proposal, Renewal, Write},
     id::{Epoch, LeaseId, Revision, Sequence, SessionId, VolumeGeneration},
     lease_name::LeaseName,
     object::{Content, Data, Object, ObjectSet, Value},
@@ -87,7 +87,7 @@ fn random_write_command(random: &mut Random, state: &State) -> Command {
 }
 
 fn random_lease(random: &mut Random, state: &State) -> Option<Renewal> {
-    let leases: Vec<&LeaseKey> = state.leases().map(|(key, _)| key).collect();
+    let leases: Vec<&AnyLease> = state.leases().map(|(key, _)| key).collect();
     if leases.is_empty() {
         return None;
     }
@@ -245,7 +245,7 @@ fn a_footprint_is_exactly_what_a_write_changes() {
 
 /// The objects that change with the revoked lease's nodes.
 fn carried(state: &State, write: &Write) -> Vec<ObjectSet> {
-    let revoked = state.revoked_lease(write).map(LeaseKey::Key);
+    let revoked = state.revoked_lease(write).map(AnyLease::KeyLease);
     let lease = revoked.and_then(|key| state.lease(&key)).map(|lease| lease.incarnation);
     let Some(lease) = lease else { return Vec::new() };
     let nodes =

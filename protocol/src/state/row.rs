@@ -14,7 +14,7 @@ use super::{
     row_key::{RowError, RowKey},
 };
 use crate::{
-    command::{LeaseKey, WriteRefusal, Written},
+    command::{AnyLease, WriteRefusal, Written},
     id::{Incarnation, LockId, Revision, Sequence, SessionId},
     path::NodePath,
     planted::Bug,
@@ -91,7 +91,7 @@ struct RowReader {
     volumes: BTreeMap<NodePath, super::VolumeRecord>,
     sessions: BTreeMap<SessionId, super::SessionRecord>,
     answers: BTreeMap<(SessionId, Sequence), Result<Written, WriteRefusal>>,
-    leases: BTreeMap<LeaseKey, super::LeaseRecord>,
+    leases: BTreeMap<AnyLease, super::LeaseRecord>,
     changes: BTreeMap<Revision, StoredChange>,
     locks: BTreeMap<LockId, (NodePath, super::LockRecord)>,
     tombstones: BTreeSet<Incarnation>,
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(contradiction(RowKey::Node(path("/a/x"))), "node /a counts 1 children: expected 0");
         assert_eq!(contradiction(RowKey::Volume(path("/"))), "the root is not a volume");
         assert!(contradiction(RowKey::Volume(path("/a"))).ends_with("its volume does not exist"));
-        assert_eq!(contradiction(RowKey::Lease(LeaseKey::Session(session))), "session 1 has no lease");
+        assert_eq!(contradiction(RowKey::Lease(AnyLease::Session(session))), "session 1 has no lease");
         assert!(contradiction(RowKey::Session(session)).starts_with("request 1 has an answer"));
         assert_eq!(contradiction(RowKey::Change(Revision(2))), "change 3 follows in the history: expected 2");
         assert!(contradiction(RowKey::Change(Revision(4))).ends_with("expected the last to be 4"));

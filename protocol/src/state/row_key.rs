@@ -1,7 +1,7 @@
 //! The keys of rows: a tag byte, then big-endian numbers, then the bytes of a path.
 
 use crate::{
-    command::LeaseKey,
+    command::AnyLease,
     id::{Incarnation, LeaseId, LockId, Revision, Sequence, SessionId},
     path::{NodePath, PathError},
 };
@@ -20,7 +20,7 @@ pub enum RowKey {
     /// The remembered outcome of a session's request.
     Answer(SessionId, Sequence),
     /// A lease.
-    Lease(LeaseKey),
+    Lease(AnyLease),
     /// A change in the history: its objects and its events.
     Change(Revision),
     /// A lock on a node.
@@ -98,10 +98,10 @@ impl RowKey {
             Self::Volume(top) => (TAG_VOLUME, [None, None], top.as_str()),
             Self::Session(id) => (TAG_SESSION, [Some(id.0), None], ""),
             Self::Answer(id, sequence) => (TAG_ANSWER, [Some(id.0), Some(sequence.0)], ""),
-            Self::Lease(LeaseKey::Session(id)) => (TAG_LEASE_SESSION, [Some(id.0), None], ""),
-            Self::Lease(LeaseKey::Volume(id, top)) => (TAG_LEASE_VOLUME, [Some(id.0), None], top.as_str()),
-            Self::Lease(LeaseKey::Key(id)) => (TAG_LEASE_KEY, [Some(id.0), None], ""),
-            Self::Lease(LeaseKey::LockDelay(id)) => (TAG_LEASE_LOCK_DELAY, [Some(id.0), None], ""),
+            Self::Lease(AnyLease::Session(id)) => (TAG_LEASE_SESSION, [Some(id.0), None], ""),
+            Self::Lease(AnyLease::Volume(id, top)) => (TAG_LEASE_VOLUME, [Some(id.0), None], top.as_str()),
+            Self::Lease(AnyLease::KeyLease(id)) => (TAG_LEASE_KEY, [Some(id.0), None], ""),
+            Self::Lease(AnyLease::LockDelay(id)) => (TAG_LEASE_LOCK_DELAY, [Some(id.0), None], ""),
             Self::Change(revision) => (TAG_CHANGE, [Some(revision.0), None], ""),
             Self::Lock(id, path) => (TAG_LOCK, [Some(id.0), None], path.as_str()),
             Self::Tombstone(lease) => (TAG_TOMBSTONE, [Some(lease.0), None], ""),
@@ -129,10 +129,10 @@ impl RowKey {
             TAG_VOLUME => Self::Volume(rest.path()?),
             TAG_SESSION => Self::Session(SessionId(rest.number()?)),
             TAG_ANSWER => Self::Answer(SessionId(rest.number()?), Sequence(rest.number()?)),
-            TAG_LEASE_SESSION => Self::Lease(LeaseKey::Session(SessionId(rest.number()?))),
-            TAG_LEASE_VOLUME => Self::Lease(LeaseKey::Volume(SessionId(rest.number()?), rest.path()?)),
-            TAG_LEASE_KEY => Self::Lease(LeaseKey::Key(LeaseId(rest.number()?))),
-            TAG_LEASE_LOCK_DELAY => Self::Lease(LeaseKey::LockDelay(LockId(rest.number()?))),
+            TAG_LEASE_SESSION => Self::Lease(AnyLease::Session(SessionId(rest.number()?))),
+            TAG_LEASE_VOLUME => Self::Lease(AnyLease::Volume(SessionId(rest.number()?), rest.path()?)),
+            TAG_LEASE_KEY => Self::Lease(AnyLease::KeyLease(LeaseId(rest.number()?))),
+            TAG_LEASE_LOCK_DELAY => Self::Lease(AnyLease::LockDelay(LockId(rest.number()?))),
             TAG_CHANGE => Self::Change(Revision(rest.number()?)),
             TAG_LOCK => Self::Lock(LockId(rest.number()?), rest.path()?),
             TAG_TOMBSTONE => Self::Tombstone(Incarnation(rest.number()?)),
@@ -197,13 +197,13 @@ mod tests {
             RowKey::Answer(one, Sequence(255)),
             RowKey::Answer(one, Sequence(256)),
             RowKey::Answer(two, Sequence(1)),
-            RowKey::Lease(LeaseKey::Session(one)),
-            RowKey::Lease(LeaseKey::Session(two)),
-            RowKey::Lease(LeaseKey::Volume(one, path("/b"))),
-            RowKey::Lease(LeaseKey::Volume(two, path("/a"))),
-            RowKey::Lease(LeaseKey::Key(LeaseId(1))),
-            RowKey::Lease(LeaseKey::Key(LeaseId(256))),
-            RowKey::Lease(LeaseKey::LockDelay(LockId(3))),
+            RowKey::Lease(AnyLease::Session(one)),
+            RowKey::Lease(AnyLease::Session(two)),
+            RowKey::Lease(AnyLease::Volume(one, path("/b"))),
+            RowKey::Lease(AnyLease::Volume(two, path("/a"))),
+            RowKey::Lease(AnyLease::KeyLease(LeaseId(1))),
+            RowKey::Lease(AnyLease::KeyLease(LeaseId(256))),
+            RowKey::Lease(AnyLease::LockDelay(LockId(3))),
             RowKey::Change(Revision(9)),
             RowKey::Change(Revision(u64::MAX)),
             RowKey::Lock(LockId(1), path("/z")),

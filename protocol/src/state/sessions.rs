@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{RowKey, State, touched::Touched};
 use crate::{
-    command::{IntendedLeases, LeaseKey, Outcome, Write, WriteRefusal, Written},
+    command::{AnyLease, IntendedLeases, Outcome, Write, WriteRefusal, Written},
     id::{Incarnation, Revision, Sequence, SessionId},
     object::ObjectSet,
     planted::Bug,
@@ -153,7 +153,7 @@ impl State {
         let session = SessionRecord { name: name.to_owned(), unanswered_from: Sequence(1), answers: BTreeMap::new() };
         self.sessions.insert(id, session);
         touched.insert(RowKey::Session(id));
-        self.grant_lease(LeaseKey::Session(id), self.session_term(), touched);
+        self.grant_lease(AnyLease::Session(id), self.session_term(), touched);
         Outcome::SessionOpened { session: id }
     }
 
@@ -165,7 +165,7 @@ impl State {
         touched.insert(RowKey::Session(id));
         touched.extend(session.answers.into_keys().map(|sequence| RowKey::Answer(id, sequence)));
         let leases = self.leases_of(id).map(|(key, lease)| (key.clone(), lease.incarnation));
-        let leases: Vec<(LeaseKey, Incarnation)> = leases.collect();
+        let leases: Vec<(AnyLease, Incarnation)> = leases.collect();
         for (key, incarnation) in leases {
             self.release_locks(incarnation, touched);
             self.end_lease(&key, touched);
@@ -194,7 +194,7 @@ impl State {
             Some(RequestStatus::Unanswered) => {}
         }
         let is_covered = |set: &ObjectSet| consented.iter().any(|consent_set| consent_set.includes(set));
-        let revoked = self.revoked_lease(write).map(LeaseKey::Key);
+        let revoked = self.revoked_lease(write).map(AnyLease::KeyLease);
         let are_covered = revoked.is_none_or(|lease| self.consents_cover_attached(&lease, attached_through));
         // The compared data decide which branch is applied. So the write first waits for write
         // leases on them.
@@ -257,9 +257,9 @@ mod tests {
         let commands = (0..20_000).map(|_| Command::OpenSession { name: String::new() }).collect();
         let proposal = Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands };
         fixture.apply(&proposal);
-        let term = |id| fixture.state.lease(&LeaseKey::Session(SessionId(id))).expect("a lease").term().as_secs();
+        let term = |id| fixture.state.lease(&AnyLease::Session(SessionId(id))).expect("a lease").term().as_secs();
         assert_eq!([1, 3_000, 3_005, 6_000, 18_000, 20_000].map(term), [600, 600, 601, 1_200, 3_600, 3_600]);
-        let early = LeaseKey::Session(SessionId(1));
+        let early = AnyLease::Session(SessionId(1));
         let incarnation = fixture.state.lease(&early).expect("a lease").incarnation;
         let renewal = Renewal { lease: early.clone(), incarnation, renewed_at: fixture.time };
         fixture.run(Command::Tick { renewals: vec![renewal] });

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{State, below};
 use crate::{
-    command::LeaseKey,
+    command::AnyLease,
     id::{Revision, SessionId, VolumeGeneration},
     path::NodePath,
     volume::{VolumeSettings, VolumeTerm},
@@ -123,14 +123,14 @@ impl State {
     }
 
     /// Adds a lease to the index, if it is a lease on a volume.
-    pub(super) fn note_volume_lease(&mut self, key: &LeaseKey) {
+    pub(super) fn note_volume_lease(&mut self, key: &AnyLease) {
         if let Some((top, session)) = volume_lease_holder(key) {
             self.volume_lease_holders.entry(top.clone()).or_default().insert(session);
         }
     }
 
     /// Removes a lease from the index, if it is a lease on a volume.
-    pub(super) fn forget_volume_lease(&mut self, key: &LeaseKey) {
+    pub(super) fn forget_volume_lease(&mut self, key: &AnyLease) {
         if let Some((top, session)) = volume_lease_holder(key)
             && let Some(holders) = self.volume_lease_holders.get_mut(top)
         {
@@ -162,10 +162,10 @@ impl State {
 }
 
 /// The volume and the session of a volume lease.
-fn volume_lease_holder(lease: &LeaseKey) -> Option<(&NodePath, SessionId)> {
+fn volume_lease_holder(lease: &AnyLease) -> Option<(&NodePath, SessionId)> {
     match lease {
-        LeaseKey::Volume(session, top) => Some((top, *session)),
-        LeaseKey::Session(_) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => None,
+        AnyLease::Volume(session, top) => Some((top, *session)),
+        AnyLease::Session(_) | AnyLease::KeyLease(_) | AnyLease::LockDelay(_) => None,
     }
 }
 
@@ -324,7 +324,7 @@ mod tests {
         for session in &sessions {
             fixture.acquire(*session, "/v");
         }
-        let key = LeaseKey::Volume(sessions[0], path("/v"));
+        let key = AnyLease::Volume(sessions[0], path("/v"));
         let renew = |fixture: &mut Fixture| {
             let incarnation = fixture.state.lease(&key).expect("a lease").incarnation;
             let renewal = Renewal { lease: key.clone(), incarnation, renewed_at: fixture.time };

@@ -21,7 +21,7 @@
 
 use super::{NodeRecord, RowKey, State, VolumeRecord, touched::Touched};
 use crate::{
-    command::{Attach, Condition, IntendedLeases, LeaseKey, Write, WriteRefusal, Written},
+    command::{AnyLease, Attach, Condition, IntendedLeases, Write, WriteRefusal, Written},
     id::{Revision, SessionId},
     object::{Object, ObjectSet, Stat, Value, compact_sets},
     path::NodePath,
@@ -68,7 +68,7 @@ impl State {
             }
             Write::GrantLease { id, name, .. } => self.check_grant(*id, name.as_ref()).map(|()| Vec::new()),
             Write::RevokeLease { .. } | Write::RevokeLeaseNamed { .. }
-                if self.revoked_lease(write).is_some_and(|id| self.is_intended(&LeaseKey::Key(id), intended)) =>
+                if self.revoked_lease(write).is_some_and(|id| self.is_intended(&AnyLease::KeyLease(id), intended)) =>
             {
                 Ok(Vec::new())
             }
@@ -201,7 +201,7 @@ impl State {
 
     /// Refuses to remove a volume whose leases have nodes or locks, because the leases end with it.
     fn check_volume_unused(&self, top: &NodePath) -> Result<(), WriteRefusal> {
-        let has_dependents = |session: &SessionId| self.has_dependents(&LeaseKey::Volume(*session, top.clone()));
+        let has_dependents = |session: &SessionId| self.has_dependents(&AnyLease::Volume(*session, top.clone()));
         let user = self.lease_holders_on(top).find(has_dependents);
         user.map_or(Ok(()), |session| Err(WriteRefusal::VolumeInUse { path: top.clone(), session }))
     }
@@ -217,7 +217,7 @@ impl State {
         match write {
             Write::GrantLease { id, name, ttl } => return self.grant_key_lease((*id, name.as_ref()), *ttl, touched),
             Write::RevokeLease { .. } | Write::RevokeLeaseNamed { .. } => {
-                let key = self.revoked_lease(write).map(LeaseKey::Key);
+                let key = self.revoked_lease(write).map(AnyLease::KeyLease);
                 let incarnation = key.as_ref().and_then(|key| self.leases.get(key)).map(|lease| lease.incarnation);
                 if let Some(key) = key {
                     self.end_lease(&key, touched);
@@ -333,7 +333,7 @@ pub(super) fn too_many_to_remove(path: &NodePath, count: usize) -> WriteRefusal 
 #[cfg(test)]
 mod tests {
     use super::{super::fixture::*, *};
-    use crate::{command::LeaseKey, command::Outcome, id::VolumeGeneration, volume::VolumeSettings};
+    use crate::{command::AnyLease, command::Outcome, id::VolumeGeneration, volume::VolumeSettings};
 
     fn fixture() -> (Fixture, crate::id::SessionId) {
         let mut fixture = Fixture::new();
@@ -459,7 +459,7 @@ mod tests {
                 generation: VolumeGeneration(3)
             }
         );
-        assert!(fixture.state.lease(&LeaseKey::Volume(session, path("/v"))).is_some());
+        assert!(fixture.state.lease(&AnyLease::Volume(session, path("/v"))).is_some());
         let not_a_volume = WriteRefusal::NotAVolume { path: path("/v/x"), volume: path("/v") };
         assert_eq!(fixture.write(session, set("/v/x")), Err(not_a_volume));
     }
@@ -479,7 +479,7 @@ mod tests {
         assert_eq!(fixture.write(session, remove("/v")), done(3, 0));
         assert_eq!(fixture.state.volume_of(&path("/v/x")).0, &NodePath::root());
         assert!(fixture.state.node(&path("/v/x")).is_some());
-        let on_it = |key: &LeaseKey| matches!(key, LeaseKey::Volume(_, top) if *top == path("/v"));
+        let on_it = |key: &AnyLease| matches!(key, AnyLease::Volume(_, top) if *top == path("/v"));
         assert!(!fixture.state.leases().any(|(key, _)| on_it(key)));
         assert_eq!(fixture.state.leases().count(), 4, "the session lease and the lease on the root");
         let not_a_volume = WriteRefusal::NotAVolume { path: path("/v"), volume: path("/") };

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use leasehold_protocol::{
     change::{ChangeReason, EventKind, WatchScope},
-    command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Outcome, Proposal, Write, WriteRefusal, Written},
+    command::{AnyLease, Attach, Command, Condition, IntendedLeases, Outcome, Proposal, Write, WriteRefusal, Written},
     id::{Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId},
     lease_name::LeaseName,
     lease_policy::{GrantPolicy, LeaseOffer, LeaseRequest, ObjectTerm, OnWrite},
@@ -161,7 +161,7 @@ fn of_the_protocol() -> Registry {
         traced::<EventKind>,
         traced::<ChangeReason>,
         traced::<WatchScope>,
-        traced::<LeaseKey>,
+        traced::<AnyLease>,
         traced::<Attach>,
         traced::<Condition>,
         traced::<Branch>,
@@ -331,10 +331,10 @@ fn keys() -> Vec<RowKey> {
         RowKey::Volume(path("/a")),
         RowKey::Session(session),
         RowKey::Answer(session, Sequence(4)),
-        RowKey::Lease(LeaseKey::Session(session)),
-        RowKey::Lease(LeaseKey::Volume(session, path("/a"))),
-        RowKey::Lease(LeaseKey::Key(LeaseId(5))),
-        RowKey::Lease(LeaseKey::LockDelay(hold)),
+        RowKey::Lease(AnyLease::Session(session)),
+        RowKey::Lease(AnyLease::Volume(session, path("/a"))),
+        RowKey::Lease(AnyLease::KeyLease(LeaseId(5))),
+        RowKey::Lease(AnyLease::LockDelay(hold)),
         RowKey::Change(Revision(6)),
         RowKey::Lock(hold, path("/a")),
         RowKey::Tombstone(lease),
@@ -352,7 +352,7 @@ fn rows_change_with_the_format_of_the_state() {
     assert_eq!(tags, expected, "a row of each kind");
     let keys: Vec<u8> = keys().iter().flat_map(RowKey::encode).collect();
     // The stored outcomes of answers, and the names of leases and changes.
-    let outcomes = text(&of_the_protocol(), &["Outcome", "LeaseKey", "ObjectSet", "EventKind", "ChangeReason"]);
+    let outcomes = text(&of_the_protocol(), &["Outcome", "AnyLease", "ObjectSet", "EventKind", "ChangeReason"]);
     let bytes = [postcard::to_allocvec(&rows).expect("encodes"), keys, outcomes.into_bytes()].concat();
     expect("rows of the state", STATE_FORMAT, &bytes, STATE);
 }

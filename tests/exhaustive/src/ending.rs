@@ -1,7 +1,7 @@
 //! The end of a path: faults stop, all messages arrive, and time passes. Then every read and write
 //! must have ended, and no lease of a departed client may be left.
 
-use leasehold_protocol::{command::LeaseKey, lessor::LessorInput, planted::Bug};
+use leasehold_protocol::{command::AnyLease, lessor::LessorInput, planted::Bug};
 
 use crate::{action::Action, run::Run, situation::Situation, world::World};
 
@@ -23,14 +23,14 @@ pub(crate) fn end(world: &World, bug: Option<Bug>, situation: &Situation) -> Res
 
 /// No client waits for a request, and no departed client has left a lease.
 fn is_quiet(situation: &Situation) -> bool {
-    let is_owned = |key: &LeaseKey| {
+    let is_owned = |key: &AnyLease| {
         let open = |session| {
             situation
                 .clients
                 .iter()
                 .any(|client| client.shell.is_open && client.shell.holder.session() == Some(session))
         };
-        !matches!(key, LeaseKey::Volume(session, _) if !open(*session))
+        !matches!(key, AnyLease::Volume(session, _) if !open(*session))
     };
     let waits = |situation: &Situation| {
         situation.clients.iter().any(|client| !client.shell.reads.is_empty() || !client.shell.writes.is_empty())

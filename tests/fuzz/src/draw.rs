@@ -8,7 +8,7 @@ use std::time::Duration;
 use arbitrary::Unstructured;
 use leasehold_protocol::{
     change::WatchScope,
-    command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Proposal, Renewal, Write},
+    command::{AnyLease, Attach, Command, Condition, IntendedLeases, Proposal, Renewal, Write},
     drift::{ClockQuestion, Excess},
     id::{
         CoveringNumber, Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, Stamp, Token,
@@ -317,12 +317,12 @@ impl<'a> Draw<'a> {
     }
 
     /// A replicated lease.
-    pub fn lease(&mut self) -> LeaseKey {
+    pub fn lease(&mut self) -> AnyLease {
         let session = self.session();
         match self.below(4) {
-            1 => LeaseKey::Session(session),
-            3 => LeaseKey::Key(self.lease_id()),
-            _ => LeaseKey::Volume(session, self.top()),
+            1 => AnyLease::Session(session),
+            3 => AnyLease::KeyLease(self.lease_id()),
+            _ => AnyLease::Volume(session, self.top()),
         }
     }
 

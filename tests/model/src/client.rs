@@ -10,7 +10,7 @@ use std::{
 };
 
 use leasehold_protocol::{
-    command::{LeaseKey, Write, Written},
+    command::{AnyLease, Write, Written},
     holder::{Holder, HolderConfig, HolderEffect, HolderInput, ReadId, SessionNews, WriteFailure, WriteId},
     id::{Incarnation, LeaseId, Stamp},
     lease_policy::LeaseRequest,
@@ -296,16 +296,16 @@ impl ClientShell {
     /// A lease ends only after its client stopped counting on it (T3, T5; Gray and Cheriton 1989).
     /// By then it has ended on the client's own clock, whatever clocks, elections and pauses did.
     /// See the issues etcd 9888 and 12528, and consul 1172.
-    pub fn check_ended(&self, lease: &LeaseKey, incarnation: Incarnation, now: Instant) -> Result<(), String> {
+    pub fn check_ended(&self, lease: &AnyLease, incarnation: Incarnation, now: Instant) -> Result<(), String> {
         let left = match lease {
-            LeaseKey::Volume(session, volume) if self.holder.session() == Some(*session) => {
+            AnyLease::Volume(session, volume) if self.holder.session() == Some(*session) => {
                 self.holder.volume_remaining(volume, now)
             }
-            LeaseKey::Key(id) => match self.key_leases.until.get(id) {
+            AnyLease::KeyLease(id) => match self.key_leases.until.get(id) {
                 Some((counted, until)) if *counted == incarnation => until.since(now),
                 _ => return Ok(()),
             },
-            LeaseKey::Volume(..) | LeaseKey::Session(_) | LeaseKey::LockDelay(_) => return Ok(()),
+            AnyLease::Volume(..) | AnyLease::Session(_) | AnyLease::LockDelay(_) => return Ok(()),
         };
         if self.is_open && !left.is_zero() {
             return Err(format!("{lease:?} has ended, but the client counts on it for another {left:?}"));

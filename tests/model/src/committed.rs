@@ -1,7 +1,7 @@
 //! What a committed entry did, command by command.
 
 use leasehold_protocol::{
-    command::{Command, LeaseKey, Outcome, Proposal, Write},
+    command::{AnyLease, Command, Outcome, Proposal, Write},
     id::{Incarnation, Sequence, SessionId},
 };
 
@@ -23,7 +23,7 @@ pub fn writes<'a>(
 pub fn expired<'a>(
     proposal: &'a Proposal,
     outcomes: &'a [Outcome],
-) -> impl Iterator<Item = (&'a LeaseKey, Incarnation)> {
+) -> impl Iterator<Item = (&'a AnyLease, Incarnation)> {
     proposal.commands.iter().zip(outcomes).filter_map(|(command, outcome)| match (command, outcome) {
         (Command::Expire { lease, incarnation, .. }, Outcome::Expired) => Some((lease, *incarnation)),
         _ => None,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_protocol::command::{Command, LeaseKey, Outcome, Write};
+use leasehold_protocol::command::{AnyLease, Command, Outcome, Write};
 
 /// Counts by name.
 #[derive(Debug, Default, Clone)]
@@ -32,9 +32,9 @@ pub(crate) fn outcome_name(command: &Command, outcome: &Outcome) -> &'static str
     match (outcome, command) {
         (Outcome::EpochBegun { .. }, _) => "epochs",
         (Outcome::VolumeAcquired { .. }, _) => "leases acquired",
-        (Outcome::Expired, Command::Expire { lease: LeaseKey::Session(_), .. }) => "sessions that expired",
-        (Outcome::Expired, Command::Expire { lease: LeaseKey::Key(_), .. }) => "key leases that expired",
-        (Outcome::Expired, Command::Expire { lease: LeaseKey::LockDelay(_), .. }) => "lock delays ended",
+        (Outcome::Expired, Command::Expire { lease: AnyLease::Session(_), .. }) => "sessions that expired",
+        (Outcome::Expired, Command::Expire { lease: AnyLease::KeyLease(_), .. }) => "key leases that expired",
+        (Outcome::Expired, Command::Expire { lease: AnyLease::LockDelay(_), .. }) => "lock delays ended",
         (Outcome::Expired, _) => "leases expired",
         (Outcome::HorizonMoved { .. }, _) => "expiries put off",
         (Outcome::LeaseNotFound, _) => "expiries of leases that have ended",

@@ -9,14 +9,14 @@ const SECS_10: Duration = Duration::from_secs(10);
 const OF: RenewalPlan = RenewalPlan { horizon: HORIZON, term: SECS_10 };
 
 /// Each lease exists, without a margin.
-fn standing(_: &LeaseKey) -> Option<ReplicatedLease> {
+fn standing(_: &AnyLease) -> Option<ReplicatedLease> {
     Some(ReplicatedLease { margin: Duration::ZERO, horizon: HORIZON })
 }
 
 #[test]
 fn many_simultaneous_ends_are_examined_in_batches() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
-    let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
+    let key = |session| AnyLease::Volume(SessionId(session), NodePath::root());
     let mut ends = LeaseTable::default();
     for session in 1..=5 {
         ends.insert(key(session), Incarnation(session), at(10), SECS_10);
@@ -36,7 +36,7 @@ fn many_simultaneous_ends_are_examined_in_batches() {
 #[test]
 fn zero_promise_moves_no_end() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
-    let key = LeaseKey::Volume(SessionId(1), NodePath::root());
+    let key = AnyLease::Volume(SessionId(1), NodePath::root());
     let mut ends = LeaseTable::default();
     ends.insert(key.clone(), Incarnation(1), at(10), SECS_10);
     ends.renew(&key, at(11), Duration::ZERO, OF);
@@ -52,20 +52,20 @@ fn postponed_end_at_maximum_time_is_examined_once() {
     let end = ClusterTime::ZERO.after(Duration::MAX);
     let (session, other) = (SessionId(1), SessionId(2));
     let mut ends = LeaseTable::default();
-    ends.insert(LeaseKey::Session(session), Incarnation(1), end, SECS_10);
-    ends.insert(LeaseKey::Session(other), Incarnation(2), end, SECS_10);
+    ends.insert(AnyLease::Session(session), Incarnation(1), end, SECS_10);
+    ends.insert(AnyLease::Session(other), Incarnation(2), end, SECS_10);
     let mut next = || {
-        let may_end = |key: &LeaseKey| key.session() == Some(other);
+        let may_end = |key: &AnyLease| key.session() == Some(other);
         ends.next_expired(end, &mut 9, standing, may_end, Duration::from_secs(1))
     };
-    assert_eq!(next(), Some((LeaseKey::Session(other), Incarnation(2), HORIZON)));
+    assert_eq!(next(), Some((AnyLease::Session(other), Incarnation(2), HORIZON)));
     assert_eq!(next(), None);
 }
 
 #[test]
 fn a_shorter_promise_lowers_no_end() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
-    let key = LeaseKey::Volume(SessionId(1), NodePath::root());
+    let key = AnyLease::Volume(SessionId(1), NodePath::root());
     let mut ends = LeaseTable::default();
     ends.insert(key.clone(), Incarnation(1), at(10), SECS_10);
     ends.renew(&key, at(5), Duration::from_secs(2), OF);
@@ -77,7 +77,7 @@ fn a_shorter_promise_lowers_no_end() {
 #[test]
 fn renewals_beyond_what_a_tick_takes_wait_for_the_next() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
-    let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
+    let key = |session| AnyLease::Volume(SessionId(session), NodePath::root());
     let mut ends = LeaseTable::default();
     for session in 1..=3 {
         ends.insert(key(session), Incarnation(session), at(10), SECS_10);
@@ -92,7 +92,7 @@ fn renewals_beyond_what_a_tick_takes_wait_for_the_next() {
 #[test]
 fn tick_takes_renewals_with_nearest_horizons_first() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
-    let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
+    let key = |session| AnyLease::Volume(SessionId(session), NodePath::root());
     let mut ends = LeaseTable::default();
     for (session, horizon) in [(1, 30), (2, 10), (3, 20), (4, 10)] {
         ends.insert(key(session), Incarnation(session), at(10), SECS_10);
@@ -109,7 +109,7 @@ fn tick_takes_renewals_with_nearest_horizons_first() {
 #[test]
 fn ended_leases_leave_no_queue_entries() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
-    let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
+    let key = |session| AnyLease::Volume(SessionId(session), NodePath::root());
     let mut ends = LeaseTable::new(9);
     for session in 1..=100 {
         // The same name several times, and other names; ending or not, renewed or not.
@@ -131,10 +131,10 @@ fn ended_leases_leave_no_queue_entries() {
 #[test]
 fn load_follows_the_leases_and_their_terms() {
     let end = ClusterTime::ZERO.after(SECS_10);
-    let key = LeaseKey::Volume(SessionId(1), NodePath::root());
+    let key = AnyLease::Volume(SessionId(1), NodePath::root());
     let mut ends = LeaseTable::default();
     ends.insert(key.clone(), Incarnation(1), end, SECS_10);
-    ends.insert(LeaseKey::LockDelay(crate::id::LockId(1)), Incarnation(2), end, SECS_10);
+    ends.insert(AnyLease::LockDelay(crate::id::LockId(1)), Incarnation(2), end, SECS_10);
     assert_eq!(ends.load() * 10, LOAD_PER_RENEWAL_A_SECOND, "a lock delay is never renewed");
     ends.renew(&key, end, SECS_10, RenewalPlan { horizon: end, term: SECS_10 / 5 });
     assert_eq!(ends.load() * 2, LOAD_PER_RENEWAL_A_SECOND);

@@ -84,7 +84,7 @@ fn raised_drift_allowance_covers_longest_term_since_grant() {
     world.commit();
     assert_eq!(world.state.volume(&NodePath::root()).expect("the root").settings.longest_term(), TERM);
     let apart = drift.over(long + world.state.tick()) * 2;
-    let exists = |world: &World| world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).is_some();
+    let exists = |world: &World| world.state.lease(&AnyLease::Volume(holder, NodePath::root())).is_some();
     world.pass(long + apart);
     assert!(exists(&world), "the client's clock may be slow, and this one fast");
     world.pass(Duration::from_secs(1));

@@ -104,7 +104,7 @@ impl Crowd {
         let puts = (1..=count).map(|id| self.command(owner, attached(id))).collect();
         self.apply(puts);
         let expired = (1..=count).map(|id| {
-            let lease = LeaseKey::Key(LeaseId(id));
+            let lease = AnyLease::KeyLease(LeaseId(id));
             let found = self.world.state.lease(&lease).expect("the lease is granted");
             Command::Expire { incarnation: found.incarnation, horizon: found.horizon, lease }
         });
@@ -250,7 +250,7 @@ impl Crowd {
         for session in [one, two] {
             self.probe("acquire", session, Body::Acquire { path: top(), last_valid: None, read: None });
         }
-        let key = LeaseKey::Volume(one, top());
+        let key = AnyLease::Volume(one, top());
         let incarnation = self.world.state.lease(&key).expect("a lease").incarnation;
         let generation = self.world.state.volume(&top()).expect("a volume").generation;
         let revision = self.world.state.revision();

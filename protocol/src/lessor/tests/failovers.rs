@@ -96,7 +96,7 @@ fn holder_report_counts_only_for_its_registration() {
 fn a_new_leader_starts_every_lease_at_its_horizon() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
-    let horizon = world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).expect("leased").horizon;
+    let horizon = world.state.lease(&AnyLease::Volume(holder, NodePath::root())).expect("leased").horizon;
     world.fail_over();
     let writer = world.session();
     world.write(writer, put("/a", b"1"));
@@ -137,7 +137,7 @@ fn first_entry_committed_late_ends_no_lease() {
     world.pass(clock::STEP_EVERY);
     world.renew(holder, grant.incarnation).expect("renewed in time, by the cluster's clock");
     world.pass(TERM / 2);
-    assert!(world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).is_some());
+    assert!(world.state.lease(&AnyLease::Volume(holder, NodePath::root())).is_some());
 }
 
 /// In an idle cluster the log has nothing for up to a tick. The lease must not live longer by that
@@ -146,7 +146,7 @@ fn first_entry_committed_late_ends_no_lease() {
 fn abandoned_lease_over_leaders_of_an_idle_log_ends() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
-    let key = LeaseKey::Volume(holder, NodePath::root());
+    let key = AnyLease::Volume(holder, NodePath::root());
     let (start, tick) = (world.now, world.state.tick());
     let span = tick * 9 / 10;
     let mut outage = Duration::ZERO;
@@ -178,7 +178,7 @@ fn leader_changes_prolong_abandoned_lease_at_most_two_ticks() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
     let start = world.now;
-    let key = LeaseKey::Volume(holder, NodePath::root());
+    let key = AnyLease::Volume(holder, NodePath::root());
     let mut reign = start;
     while world.state.lease(&key).is_some() {
         world.pass(clock::STEP_EVERY);

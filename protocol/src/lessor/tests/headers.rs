@@ -17,7 +17,7 @@ impl World {
 
     /// The end of the session's lease on the root, as the lessor counts it.
     fn end(&self, session: SessionId) -> ClusterTime {
-        self.lessor.leases.get(&LeaseKey::Volume(session, NodePath::root())).expect("a lease").ends_at
+        self.lessor.leases.get(&AnyLease::Volume(session, NodePath::root())).expect("a lease").ends_at
     }
 }
 

@@ -123,7 +123,7 @@ fn nodes_of_a_lease_beyond_one_answer_are_not_examined() {
             // A lease has no more nodes.
             let count = count.min(State::REMOVED_NODES_MAX as u64);
             world.fill(session, (0..count).map(|number| (path(&at(number)), Attach::Lease(LeaseId(1)))));
-            let lease = world.state.lease(&LeaseKey::Key(LeaseId(1))).expect("it is granted");
+            let lease = world.state.lease(&AnyLease::KeyLease(LeaseId(1))).expect("it is granted");
             assert_eq!(world.state.attached_node_count(lease.incarnation) as u64, count);
             world.begin_anew();
             world.inspected(Inspect::Lease { id: LeaseId(1), nodes_after: nodes_after.clone() })

@@ -105,20 +105,20 @@ fn lease_with_proposed_end_is_not_renewed_though_horizon_moved() {
     assert!(world.renew(holder, grant.incarnation).is_err());
     assert_eq!(world.read(holder, data("/b")).grant, None, "no object is leased under the lease");
     world.commit();
-    assert_eq!(world.state.lease(&LeaseKey::Volume(holder, NodePath::root())), None);
+    assert_eq!(world.state.lease(&AnyLease::Volume(holder, NodePath::root())), None);
 }
 
 impl World {
     /// A holder whose lease's end is proposed together with a tick that moves its horizon, and so
     /// postpones the end.
-    pub(super) fn end_put_off(&mut self) -> (SessionId, Grant, LeaseKey) {
+    pub(super) fn end_put_off(&mut self) -> (SessionId, Grant, AnyLease) {
         let (holder, grant) = self.holder(&data("/a"));
         while !self.lessor.proposal_queue.commands().any(|command| matches!(command, Command::Expire { .. })) {
             self.commit();
             self.now = self.now.after(clock::STEP_EVERY);
             self.step(LessorInput::Timeout);
         }
-        let lease = LeaseKey::Volume(holder, NodePath::root());
+        let lease = AnyLease::Volume(holder, NodePath::root());
         let renewal = Renewal {
             lease: lease.clone(),
             incarnation: grant.incarnation,
@@ -158,7 +158,7 @@ fn two_acquisitions_in_one_entry_revive_no_untracked_copies() {
         assert_eq!((acquired.promise.incarnation, acquired.revival), (track(&world).incarnation, Revival::None));
     }
     assert!(!track(&world).is_covering());
-    let left = world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).map(|lease| lease.incarnation);
+    let left = world.state.lease(&AnyLease::Volume(holder, NodePath::root())).map(|lease| lease.incarnation);
     assert_eq!(left, Some(track(&world).incarnation));
 }
 
@@ -181,7 +181,7 @@ fn a_renewal_costs_no_entry_of_its_own() {
 fn next_deadline_is_the_end_of_the_next_lease() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
-    let end = world.lessor.leases.get(&LeaseKey::Volume(holder, NodePath::root())).expect("leased").ends_at;
+    let end = world.lessor.leases.get(&AnyLease::Volume(holder, NodePath::root())).expect("leased").ends_at;
     let ends_at = end.after(VolumeSettings::DEFAULT.skew_margin());
     world.pass(ends_at.since(world.lessor.clock.ending_time()) - 7 * MILLI);
     assert_eq!(world.lessor.next_deadline(world.now), world.now.after(7 * MILLI));
@@ -227,7 +227,7 @@ fn session_with_requests_does_not_expire() {
 fn frequent_requests_cost_no_session_renewals() {
     let mut world = World::new();
     let session = world.session();
-    let key = LeaseKey::Session(session);
+    let key = AnyLease::Session(session);
     let horizon = world.state.lease(&key).map(|lease| lease.horizon);
     for _ in 0..10 {
         world.pass(TERM / 2);

@@ -36,7 +36,7 @@ fn more_renewals_than_a_tick_takes_all_live() {
     const LEASES: u64 = 300;
     let mut world = World::new();
     // A tick has room for four.
-    world.lessor.config.bounds.tick_bytes_max = 4 * LeaseKey::Key(ONE).renewal_bytes_max();
+    world.lessor.config.bounds.tick_bytes_max = 4 * AnyLease::KeyLease(ONE).renewal_bytes_max();
     let session = world.session();
     world.grant_leases(session, 1..LEASES + 1, TERM);
     for step in 0..100 {

@@ -190,7 +190,7 @@ fn a_lock_under_a_lease_whose_end_is_proposed_is_refused() {
     let mut world = World::new();
     let session = world.session();
     world.acquire(session, None);
-    let is_end = |command: &Command| matches!(command, Command::Expire { lease: LeaseKey::Volume(..), .. });
+    let is_end = |command: &Command| matches!(command, Command::Expire { lease: AnyLease::Volume(..), .. });
     while !world.lessor.proposal_queue.commands().any(is_end) {
         world.commit();
         world.now = world.now.after(clock::STEP_EVERY);

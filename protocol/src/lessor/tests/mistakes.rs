@@ -165,7 +165,7 @@ fn write_over_two_volumes_waits_for_both_leases_of_holder() {
     world.pass(TERM / 2);
     world.renew(holder, grant.incarnation).expect("live");
     world.write(writer, Write::SetVolume { path: NodePath::root(), settings });
-    let inner = LeaseKey::Volume(holder, path("/v"));
+    let inner = AnyLease::Volume(holder, path("/v"));
     assert!(!world.passes(TERM / 2 + settings.skew_margin() + 4 * clock::STEP_EVERY));
     assert_eq!(world.state.lease(&inner), None, "one has ended, the other was renewed");
     assert!(world.passes(TERM / 2));
@@ -178,7 +178,7 @@ fn a_pause_of_the_leader_ends_no_lease() {
     world.now = world.now.after(3 * TERM);
     world.step(LessorInput::Timeout);
     world.commit();
-    assert!(world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).is_some());
+    assert!(world.state.lease(&AnyLease::Volume(holder, NodePath::root())).is_some());
     world.pass(TERM / 2);
     assert!(world.renew(holder, grant.incarnation).is_ok());
 }

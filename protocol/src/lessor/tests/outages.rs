@@ -97,8 +97,8 @@ fn leader_without_a_quorum_ends_no_lease() {
     assert!(promise.span > TERM / 2, "{promise:?}");
     assert!(matches!(world.keep_one(holder), KeepAliveResult::Renewed(span) if span > TERM / 2));
     world.pass(TERM / 2);
-    assert!(world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).is_some());
-    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_some());
+    assert!(world.state.lease(&AnyLease::Volume(holder, NodePath::root())).is_some());
+    assert!(world.state.lease(&AnyLease::KeyLease(ONE)).is_some());
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn grant_is_acknowledged_only_when_it_is_committed() {
     assert!(applied.outcomes.iter().any(|outcome| matches!(outcome, crate::command::Outcome::Written(Ok(_)))));
     world.fail_over();
     world.apply_late(&proposal);
-    assert_eq!(world.state.lease(&LeaseKey::Key(crate::id::LeaseId(1))), None, "the proposal of an ended epoch");
+    assert_eq!(world.state.lease(&AnyLease::KeyLease(crate::id::LeaseId(1))), None, "the proposal of an ended epoch");
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl World {
     }
 
     fn has_lease(&self) -> bool {
-        self.state.lease(&LeaseKey::Key(ONE)).is_some()
+        self.state.lease(&AnyLease::KeyLease(ONE)).is_some()
     }
 
     /// Lets the lease and its margin pass.
@@ -115,7 +115,7 @@ fn nodes_stay_until_the_end_of_their_lease_commits() {
     // The lost entry is applied after all, before the next leader's epoch and within it.
     early.apply(early.applied_index() + 1, &lost);
     late.apply(late.applied_index() + 1, &lost);
-    assert!(early.lease(&LeaseKey::Key(ONE)).is_none() && late.lease(&LeaseKey::Key(ONE)).is_some());
+    assert!(early.lease(&AnyLease::KeyLease(ONE)).is_none() && late.lease(&AnyLease::KeyLease(ONE)).is_some());
     world.outlive_the_lease();
     world.pass(world.state.tick() * 2);
     assert!(!world.has_lease() && !world.has("/a"));
@@ -165,7 +165,7 @@ fn orphan_is_removed_once_its_holders_consented() {
         let mut effects = world.step(LessorInput::Timeout);
         effects.extend(world.commit());
         world
-            .renew(holder, world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).expect("held").incarnation)
+            .renew(holder, world.state.lease(&AnyLease::Volume(holder, NodePath::root())).expect("held").incarnation)
             .ok();
         recalls = super::recalls(&effects);
     }
@@ -270,7 +270,7 @@ fn new_leader_purges_orphans_of_the_old_one() {
 fn lost_end_proposals_are_repeated_by_next_leaders() {
     let mut world = World::new();
     world.lease(&["/a"]);
-    let is_end = |command: &Command| matches!(command, Command::Expire { lease: LeaseKey::Key(_), .. });
+    let is_end = |command: &Command| matches!(command, Command::Expire { lease: AnyLease::KeyLease(_), .. });
     let is_removal = |command: &Command| matches!(command, Command::Purge { .. });
     let (mut lost_ends, mut lost_removals) = (0, 0);
     while world.has("/a") {
@@ -347,7 +347,7 @@ fn too_many_leases_in_one_request_are_refused() {
 fn reused_lease_id_is_not_renewed_for_earlier_incarnation() {
     let mut world = World::new();
     let session = world.lease(&[]);
-    let first = world.state.lease(&LeaseKey::Key(ONE)).expect("granted").incarnation;
+    let first = world.state.lease(&AnyLease::KeyLease(ONE)).expect("granted").incarnation;
     world.write(session, Write::RevokeLease { id: ONE, incarnation: None });
     world.commit();
     world.lease(&[]);
@@ -368,7 +368,8 @@ fn leases_ending_together_do_not_delay_writes() {
         world.write(session, Write::GrantLease { id: None, name: None, ttl: TTL });
         world.commit();
     }
-    let key_leases = |world: &World| world.state.leases().filter(|(key, _)| matches!(key, LeaseKey::Key(_))).count();
+    let key_leases =
+        |world: &World| world.state.leases().filter(|(key, _)| matches!(key, AnyLease::KeyLease(_))).count();
     assert_eq!(key_leases(&world), leases);
     // For a while no proposal enters the log.
     let later = world.now.after(TTL * 2);

@@ -88,11 +88,11 @@ fn lease_promised_a_whole_term_by_the_tick_lasts_that_long() {
     let sent = world.now;
     assert_eq!(world.until_answered(2 * TICK).len(), 2);
     world.pass(sent.after(TERM).since(world.now));
-    assert!(world.state.lease(&LeaseKey::Volume(session, NodePath::root())).is_some(), "the promise ends here");
-    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_some(), "the promise ends here");
+    assert!(world.state.lease(&AnyLease::Volume(session, NodePath::root())).is_some(), "the promise ends here");
+    assert!(world.state.lease(&AnyLease::KeyLease(ONE)).is_some(), "the promise ends here");
     world.pass(TERM / 10);
-    assert!(world.state.lease(&LeaseKey::Volume(session, NodePath::root())).is_none(), "counted from the arrival");
-    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_none(), "counted from the arrival");
+    assert!(world.state.lease(&AnyLease::Volume(session, NodePath::root())).is_none(), "counted from the arrival");
+    assert!(world.state.lease(&AnyLease::KeyLease(ONE)).is_none(), "counted from the arrival");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn promise_after_a_tick_stays_within_the_horizon() {
         world.step(LessorInput::Timeout);
     }
     let tick = world.lessor.take_proposal(world.now).expect("a tick");
-    let horizon = world.state.lease(&LeaseKey::Volume(session, NodePath::root())).expect("a lease").horizon;
+    let horizon = world.state.lease(&AnyLease::Volume(session, NodePath::root())).expect("a lease").horizon;
     let answered = loop {
         world.now = world.now.after(clock::STEP_EVERY);
         let answered = replies(&world.step(LessorInput::Timeout));
@@ -266,7 +266,7 @@ fn answer_of_a_tick_is_no_sign_of_life() {
     world.keep_alive(session, incarnation);
     assert_eq!(world.until_answered(2 * TICK).len(), 1);
     let horizon =
-        |world: &World| world.state.lease(&LeaseKey::Volume(session, NodePath::root())).map(|lease| lease.horizon);
+        |world: &World| world.state.lease(&AnyLease::Volume(session, NodePath::root())).map(|lease| lease.horizon);
     let before = horizon(&world);
     world.pass(TERM / 2);
     assert_eq!(horizon(&world), before, "no later tick has the renewal again");

@@ -57,7 +57,7 @@ fn revocation_that_waits_spares_the_lease_granted_anew() {
     world.holder(&data("/a"));
     assert_eq!(replies(&world.write(revoker, REVOKE)), [], "the write waits for the holder");
     world.pass(TTL + Duration::from_secs(1));
-    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_none(), "the lease has expired");
+    assert!(world.state.lease(&AnyLease::KeyLease(ONE)).is_none(), "the lease has expired");
     world.done(writer, grant(LONG));
     world.done(writer, attached("/list/b", Attach::Lease(ONE)));
     world.holder(&data("/list/b"));
@@ -130,7 +130,7 @@ fn revocation_by_name_that_waits_spares_the_lease_granted_anew() {
     world.holder(&data("/a"));
     assert_eq!(replies(&world.write(revoker, revoke())), [], "the write waits for the holder");
     world.pass(TTL + Duration::from_secs(1));
-    let key = LeaseKey::Key(world.done(writer, grant_named(LONG)).lease.expect("the lease has expired").id);
+    let key = AnyLease::KeyLease(world.done(writer, grant_named(LONG)).lease.expect("the lease has expired").id);
     let effects = world.pass(TERM * 2);
     assert_eq!(refusals(&effects), [Refusal::Write(WriteRefusal::LeaseNameNotFound { name: name() })]);
     assert!(world.state.lease(&key).is_some() && world.lessor.leases.get(&key).is_some(), "it lives");
@@ -143,7 +143,7 @@ fn put_by_name_of_lease_with_proposed_end_is_refused() {
     let mut world = World::new();
     let session = world.session();
     world.done(session, grant_named(TTL));
-    let key = LeaseKey::Key(world.state.lease_named(&name()).expect("granted"));
+    let key = AnyLease::KeyLease(world.state.lease_named(&name()).expect("granted"));
     while !world.lessor.leases.get(&key).expect("it lives").is_end_proposed {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
@@ -173,7 +173,7 @@ fn pending_requests_intend_leases_of_their_arrival() {
         ),
         "{refusals:?}"
     );
-    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_some() && !world.there("/x") && !world.there("/y"));
+    assert!(world.state.lease(&AnyLease::KeyLease(ONE)).is_some() && !world.there("/x") && !world.there("/y"));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn revocation_passes_a_stream_of_attachments() {
         let mut on_its_way = world.lessor.take_proposal(world.now).expect("a put");
         world.write(first, REVOKE);
         let mut entries = 0;
-        while world.state.lease(&LeaseKey::Key(ONE)).is_some() {
+        while world.state.lease(&AnyLease::KeyLease(ONE)).is_some() {
             entries += 1;
             assert!(entries < 5, "{attach:?}: the revocation waits for one attachment after the other");
             world.write(second, attached("/x", attach.clone()));
@@ -244,7 +244,7 @@ fn revocation_is_uncovered_twice_by_a_stream_at_most() {
         world.step(LessorInput::committed(proposal.number, applied));
         on_its_way = next.or_else(|| world.lessor.take_proposal(world.now));
     }
-    let is_there = world.state.lease(&LeaseKey::Key(ONE)).is_some();
+    let is_there = world.state.lease(&AnyLease::KeyLease(ONE)).is_some();
     assert_eq!((uncovered, is_there), (2, false), "by what was before it, and by what came while it was on its way");
 }
 
@@ -269,7 +269,7 @@ fn revocation_is_uncovered_by_no_attachment_that_waits() {
         assert!(uncovered <= 1, "once for what it followed into the log, got {uncovered}");
         world.step(LessorInput::committed(proposal.number, applied));
     }
-    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_none() && !world.there("/a") && !world.there("/b"));
+    assert!(world.state.lease(&AnyLease::KeyLease(ONE)).is_none() && !world.there("/a") && !world.there("/b"));
 }
 
 #[test]

@@ -44,7 +44,7 @@ impl World {
     /// Ends the first `leases` key leases. The lessor does not hear of it.
     fn end_leases(&mut self, leases: u64) {
         let end = |id| {
-            let lease = LeaseKey::Key(LeaseId(id));
+            let lease = AnyLease::KeyLease(LeaseId(id));
             let found = self.state.lease(&lease).expect("the lease is granted");
             Command::Expire { incarnation: found.incarnation, horizon: found.horizon, lease }
         };
@@ -423,7 +423,7 @@ fn few_copies_of_a_large_lease_are_recalled_one_by_one() {
 fn lists_of_a_lease_are_named_one_by_one_up_to_a_bound() {
     let mut world = World::new();
     world.lease(&["/s/a/1", "/s/b/1", "/s/c/1"]);
-    let lease = world.state.lease(&LeaseKey::Key(LeaseId(9))).expect("granted").incarnation;
+    let lease = world.state.lease(&AnyLease::KeyLease(LeaseId(9))).expect("granted").incarnation;
     let lists = |sets_max| super::super::attachments::lists_of(lease, sets_max, &world.state);
     let named = ["/s/a", "/s/b", "/s/c"].map(|list| ObjectSet::One(Object::children(path(list))));
     assert_eq!((lists(4), lists(3)), (named.to_vec(), named.to_vec()));

@@ -46,7 +46,7 @@ impl World {
     }
 
     fn incarnation(&self, session: SessionId) -> Incarnation {
-        self.state.lease(&LeaseKey::Volume(session, NodePath::root())).expect("it has one").incarnation
+        self.state.lease(&AnyLease::Volume(session, NodePath::root())).expect("it has one").incarnation
     }
 }
 
@@ -133,7 +133,7 @@ fn service_of_a_replaced_lease_is_not_seen_anew() {
     let found = world.services();
     assert_eq!(healths(&found), [("/s/one", ServiceHealth::Jeopardy)], "the reader may have a copy");
     let term_and_margin =
-        world.state.lease(&LeaseKey::Volume(session, NodePath::root())).map(|lease| TERM + lease.margin());
+        world.state.lease(&AnyLease::Volume(session, NodePath::root())).map(|lease| TERM + lease.margin());
     assert_eq!(found[0].seen, term_and_margin, "when the first one was renewed last");
 }
 

@@ -110,7 +110,7 @@ fn nothing_is_attached_to_a_lease_that_is_ending() {
     let writer = world.session();
     let ttl = Duration::from_secs(5);
     world.written(writer, Write::GrantLease { id: Some(LeaseId(7)), name: None, ttl });
-    let key = LeaseKey::Key(LeaseId(7));
+    let key = AnyLease::KeyLease(LeaseId(7));
     while !world.lessor.leases.get(&key).expect("the write waits for the end of the write lease").is_end_proposed {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);

@@ -11,7 +11,7 @@ fn repeated_acquisitions_do_not_prevent_a_proposed_end() {
     let first = world.acquire(session, None).promise.incarnation;
     world.write(session, attached("/a", Attach::Session));
     world.commit();
-    let key = LeaseKey::Volume(session, NodePath::root());
+    let key = AnyLease::Volume(session, NodePath::root());
     world.pass(TERM);
     let ask = |world: &mut World| {
         world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None, read: None })
@@ -46,7 +46,7 @@ fn acquisition_below_an_ending_lease_must_retry() {
     world.write(maker, Write::CreateVolume { path: path("/v"), settings: VolumeSettings::DEFAULT });
     let consents = recalls(&world.commit());
     assert_eq!(consents, [], "no session has a copy below the node");
-    let key = LeaseKey::Volume(session, NodePath::root());
+    let key = AnyLease::Volume(session, NodePath::root());
     while world.lessor.leases.get(&key).is_some_and(|end| !end.is_end_proposed) {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
@@ -65,7 +65,7 @@ fn lease_without_dependents_is_replaced_while_it_ends() {
     let mut world = World::new();
     let session = world.session();
     let first = world.acquire(session, None).promise.incarnation;
-    let key = LeaseKey::Volume(session, NodePath::root());
+    let key = AnyLease::Volume(session, NodePath::root());
     while world.lessor.leases.get(&key).is_some_and(|end| !end.is_end_proposed) {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);

@@ -63,7 +63,7 @@ fn a_volume_that_is_removed_takes_its_leases_with_it() {
     assert!(world.read(holder, data("/v/x")).grant.is_some());
     let effects = world.write(writer, Write::RemoveVolume { path: path("/v") });
     assert!(matches!(answer(&world.obey(effects)), Answer::Written { .. }));
-    let key = LeaseKey::Volume(holder, path("/v"));
+    let key = AnyLease::Volume(holder, path("/v"));
     assert!(world.lessor.leases.get(&key).is_none() && world.lessor.object_leases.track(&path("/v"), holder).is_none());
     assert!(world.has_copy(holder, &data("/other")));
     let grant = world.read(holder, data("/v/x")).grant.expect("the node belongs to the root volume");

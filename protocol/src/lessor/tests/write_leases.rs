@@ -356,7 +356,7 @@ fn unflushed_write_lease_gets_no_promise_beyond_term() {
     let writer = world.caching();
     let reader = world.session();
     let incarnation = world.state.leases().find_map(|(key, lease)| match key {
-        LeaseKey::Volume(session, _) if *session == writer => Some(lease.incarnation),
+        AnyLease::Volume(session, _) if *session == writer => Some(lease.incarnation),
         _ => None,
     });
     let incarnation = incarnation.expect("the session has a lease");
@@ -392,7 +392,7 @@ fn copy_under_a_write_lease_is_not_revived() {
     let (reader, _) = world.holder(&data("/a"));
     let revision = world.state.revision();
     let old = world.lessor.leases.iter().find_map(|(key, end)| match key {
-        LeaseKey::Volume(session, _) if *session == reader => Some(end.incarnation),
+        AnyLease::Volume(session, _) if *session == reader => Some(end.incarnation),
         _ => None,
     });
     let old = old.expect("the session has a lease");
@@ -400,7 +400,7 @@ fn copy_under_a_write_lease_is_not_revived() {
     world.request(writer, Body::Heartbeat(Default::default()));
     // The reader's lease ends, the writer's does not.
     let incarnation = world.state.leases().find_map(|(key, lease)| match key {
-        LeaseKey::Volume(session, _) if *session == writer => Some(lease.incarnation),
+        AnyLease::Volume(session, _) if *session == writer => Some(lease.incarnation),
         _ => None,
     });
     for _ in 0..8 {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    command::{Attach, Command, IntendedLeases, LeaseKey, Write, WriteRefusal, encoded_bytes_of_sets},
+    command::{AnyLease, Attach, Command, IntendedLeases, Write, WriteRefusal, encoded_bytes_of_sets},
     id::{Incarnation, Sequence, SessionId, Stamp},
     message::Refusal,
     object::{Object, ObjectSet, compact_sets},
@@ -256,14 +256,14 @@ impl Lessor {
     ) -> Option<WriteRefusal> {
         let (lease, refusal) = match attach {
             Attach::Nothing | Attach::Unchanged => return None,
-            Attach::Lease(id) => (LeaseKey::Key(*id), WriteRefusal::LeaseNotFound { id: *id }),
+            Attach::Lease(id) => (AnyLease::KeyLease(*id), WriteRefusal::LeaseNotFound { id: *id }),
             Attach::LeaseNamed(name) => {
-                (LeaseKey::Key(state.lease_named(name)?), WriteRefusal::LeaseNameNotFound { name: name.clone() })
+                (AnyLease::KeyLease(state.lease_named(name)?), WriteRefusal::LeaseNameNotFound { name: name.clone() })
             }
             Attach::Session => {
                 let volume = state.volume_of(path).0.clone();
                 let refusal = WriteRefusal::NoVolumeLease { path: path.clone(), volume: volume.clone() };
-                (LeaseKey::Volume(writer, volume), refusal)
+                (AnyLease::Volume(writer, volume), refusal)
             }
         };
         let is_ending = self.leases.get(&lease).is_some_and(|end| end.is_end_proposed);
@@ -299,7 +299,7 @@ impl Lessor {
     pub(in crate::lessor) fn end_waits_without_lease(&mut self, session: SessionId, volume: &NodePath) {
         let ends = &self.leases;
         let is_live = |(volume, incarnation): (&NodePath, &Incarnation)| {
-            let key = LeaseKey::Volume(session, volume.clone());
+            let key = AnyLease::Volume(session, volume.clone());
             ends.get(&key).is_some_and(|end| end.incarnation == *incarnation)
         };
         let is_any_live = |wait: &ConsentWait| wait.leases.iter().any(is_live);

@@ -2,7 +2,7 @@
 //! S7b, S9).
 
 use crate::{
-    command::{GrantedKeyLease, LeaseKey, Outcome, Write, WriteRefusal, Written},
+    command::{AnyLease, GrantedKeyLease, Outcome, Write, WriteRefusal, Written},
     id::{Sequence, SessionId},
     lease_policy::LeaseRequest,
     message::{Answer, KeyLeaseRenewal, Refusal},
@@ -58,7 +58,7 @@ impl Lessor {
             (Ok(written), Write::GrantLease { .. }) => self.key_lease_granted(written, cx),
             (Ok(_), Write::RevokeLease { .. } | Write::RevokeLeaseNamed { .. }) => {
                 if let Some(id) = request.revoked {
-                    self.forget_lease(&LeaseKey::Key(id));
+                    self.forget_lease(&AnyLease::KeyLease(id));
                 }
             }
             (

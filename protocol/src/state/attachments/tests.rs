@@ -69,7 +69,7 @@ fn names(fixture: &Fixture, at: &str) -> Vec<String> {
 }
 
 /// Ends the lease in the log. Returns its incarnation.
-fn expire(fixture: &mut Fixture, lease: &LeaseKey) -> Incarnation {
+fn expire(fixture: &mut Fixture, lease: &AnyLease) -> Incarnation {
     let LeaseRecord { incarnation, horizon, .. } = *fixture.state.lease(lease).expect("a lease");
     assert_eq!(fixture.run(Command::Expire { lease: lease.clone(), incarnation, horizon }), Outcome::Expired);
     incarnation
@@ -88,7 +88,7 @@ fn a_grant_changes_no_node_and_its_name_is_its_own() {
     let granted = given.lease.expect("a lease");
     let id = granted.id;
     assert_eq!(given, Written { lease: Some(granted), ..Written::default() });
-    let lease = fixture.state.lease(&LeaseKey::Key(id)).expect("the node exists");
+    let lease = fixture.state.lease(&AnyLease::KeyLease(id)).expect("the node exists");
     assert_eq!((lease.incarnation, lease.term()), (granted.incarnation, MINUTE));
     // The state does not assign an id that a client has chosen.
     let next = LeaseId(id.0 + 1);
@@ -207,7 +207,7 @@ fn commands_beyond_the_bound_wait_for_the_next_entry() {
     {
         attach_many(&mut fixture, session, list, count, id);
     }
-    let [one, two, three] = [ONE, TWO, three].map(|id| expire(&mut fixture, &LeaseKey::Key(id)));
+    let [one, two, three] = [ONE, TWO, three].map(|id| expire(&mut fixture, &AnyLease::KeyLease(id)));
     remove(&mut fixture, two);
     assert_eq!(
         fixture.state.attachments.tombstones,
@@ -233,7 +233,7 @@ fn commands_beyond_the_bound_wait_for_the_next_entry() {
 fn parent_of_orphans_can_be_removed_and_recreated() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a/x", ONE)).expect("attached");
-    let lease = expire(&mut fixture, &LeaseKey::Key(ONE));
+    let lease = expire(&mut fixture, &AnyLease::KeyLease(ONE));
     let remove = Command::Purge { leases: vec![lease] };
     let (delete, put) = (fixture.command(session, delete("/a", false)), fixture.put_command_of(session, "/a/x/y", ""));
     let commands = vec![remove, delete, put];
@@ -250,7 +250,7 @@ fn orphans_exist_until_all_consents_are_in() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a/x", ONE)).expect("attached");
     fixture.write(session, to("/a/y", ONE)).expect("attached");
-    let lease = expire(&mut fixture, &LeaseKey::Key(ONE));
+    let lease = expire(&mut fixture, &AnyLease::KeyLease(ONE));
     assert!(exists(&fixture, "/a/x"), "the session may use its copies");
     assert_eq!(fixture.state.orphans().collect::<Vec<_>>(), [lease]);
     assert_eq!(fixture.write(session, to("/b", ONE)), Err(WriteRefusal::LeaseNotFound { id: ONE }), "no later node");
@@ -265,7 +265,7 @@ fn orphans_exist_until_all_consents_are_in() {
 fn orphans_removed_on_request_are_not_purged() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a/x", ONE)).expect("attached");
-    expire(&mut fixture, &LeaseKey::Key(ONE));
+    expire(&mut fixture, &AnyLease::KeyLease(ONE));
     fixture.write(session, delete("/a", true)).expect("the node exists");
     assert_eq!(fixture.state.orphans().count(), 0);
 }
@@ -274,7 +274,7 @@ fn orphans_removed_on_request_are_not_purged() {
 fn nodes_of_a_live_lease_are_not_purged() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a", ONE)).expect("attached");
-    let lease = fixture.state.lease(&LeaseKey::Key(ONE)).expect("a lease").incarnation;
+    let lease = fixture.state.lease(&AnyLease::KeyLease(ONE)).expect("a lease").incarnation;
     assert_eq!(remove(&mut fixture, lease), Outcome::Purged { nodes: 0 });
     assert!(exists(&fixture, "/a"));
 }
@@ -306,7 +306,7 @@ fn revocation_is_not_covered_if_nodes_were_attached_since() {
 fn nodes_of_a_session_are_orphans_when_it_closes() {
     let (mut fixture, session) = fixture();
     fixture.acquire(session, "/");
-    let lease = fixture.state.lease(&LeaseKey::Volume(session, path("/"))).expect("acquired").incarnation;
+    let lease = fixture.state.lease(&AnyLease::Volume(session, path("/"))).expect("acquired").incarnation;
     fixture.write(session, attach("/s/one", Attach::Session)).expect("attached");
     assert_eq!(owner(&fixture, "/s/one"), Some(NodeOwner::Session(session)));
     assert_eq!(fixture.run(Command::CloseSession { session }), Outcome::SessionClosed);
@@ -320,7 +320,7 @@ fn lease_with_attached_nodes_is_extended_not_replaced() {
     let (mut fixture, session) = fixture();
     fixture.acquire(session, "/");
     fixture.write(session, attach("/a", Attach::Session)).expect("attached");
-    let key = LeaseKey::Volume(session, path("/"));
+    let key = AnyLease::Volume(session, path("/"));
     let before = fixture.state.lease(&key).expect("acquired").clone();
     fixture.time = seconds(5);
     let acquired = fixture.acquire(session, "/x");
@@ -341,7 +341,7 @@ fn new_lease_of_the_same_id_has_no_nodes() {
     fixture.write(session, to("/a", ONE)).expect("attached");
     fixture.write(session, revoke(ONE)).expect("the node exists");
     fixture.write(session, grant(ONE)).expect("the node can be created again");
-    assert!(!fixture.state.has_dependents(&LeaseKey::Key(ONE)));
+    assert!(!fixture.state.has_dependents(&AnyLease::KeyLease(ONE)));
     assert!(!exists(&fixture, "/a"));
 }
 
@@ -365,7 +365,7 @@ fn entry_that_ends_many_leases_reclaims_their_nodes() {
         fixture.write(session, to(&format!("/{}", id.0), id)).expect("attached");
         fixture.write(session, to(&format!("/{}b", id.0), id)).expect("attached");
     }
-    let leases = [ONE, TWO].map(|id| expire(&mut fixture, &LeaseKey::Key(id))).to_vec();
+    let leases = [ONE, TWO].map(|id| expire(&mut fixture, &AnyLease::KeyLease(id))).to_vec();
     assert_eq!(fixture.run(Command::Purge { leases }), Outcome::Purged { nodes: 4 });
     assert_eq!(fixture.state.nodes.len(), 1, "only the root");
     assert_eq!(fixture.state.attachments.tombstones, BTreeSet::new(), "no tombstone is left");
@@ -389,7 +389,7 @@ fn small_leases_of_one_list_are_removed_in_one_change() {
         fixture.write(session, to(at, id)).expect("attached");
     }
     let before = fixture.state.meta.revision;
-    let leases: Vec<Incarnation> = ids.iter().map(|id| expire(&mut fixture, &LeaseKey::Key(*id))).collect();
+    let leases: Vec<Incarnation> = ids.iter().map(|id| expire(&mut fixture, &AnyLease::KeyLease(*id))).collect();
     // Each lease is named twice, and purged once.
     let leases = leases.iter().chain(&leases).copied().collect();
     assert_eq!(fixture.run(Command::Purge { leases }), Outcome::Purged { nodes: 17 + 7 });
@@ -416,7 +416,7 @@ fn purge_change_has_at_most_the_bound_of_nodes() {
         }
     }
     let before = fixture.state.meta.revision;
-    let leases = ids.iter().map(|id| expire(&mut fixture, &LeaseKey::Key(*id))).collect();
+    let leases = ids.iter().map(|id| expire(&mut fixture, &AnyLease::KeyLease(*id))).collect();
     let nodes = (NODES_PER_CHANGE + FEW_NODES) as u64;
     assert_eq!(fixture.run(Command::Purge { leases }), Outcome::Purged { nodes });
     let changes = fixture.state.events_after(before).expect("the revision is in the history");

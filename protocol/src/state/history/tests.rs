@@ -5,7 +5,7 @@ use super::{
     *,
 };
 use crate::{
-    command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Proposal, Write},
+    command::{AnyLease, Attach, Command, Condition, IntendedLeases, Proposal, Write},
     id::{LeaseId, Sequence, SessionId},
     work::take_visited,
 };
@@ -173,7 +173,7 @@ fn attached_nodes_are_removed_by_one_change_with_reason() {
     let removal =
         |fixture: &Fixture, after: u64| reported(&fixture.state, after, &everything_below()).pop().expect("told").1;
     for (id, at) in [(1, "/x"), (1, "/y"), (2, "/z")] {
-        if fixture.state.lease(&LeaseKey::Key(LeaseId(id))).is_none() {
+        if fixture.state.lease(&AnyLease::KeyLease(LeaseId(id))).is_none() {
             let ttl = std::time::Duration::from_secs(5);
             fixture.write(session, Write::GrantLease { id: Some(LeaseId(id)), name: None, ttl }).expect("new");
         }
@@ -182,7 +182,7 @@ fn attached_nodes_are_removed_by_one_change_with_reason() {
     fixture.write(session, attached("/s", Attach::Session)).expect("acquired");
     fixture.write(session, Write::RevokeLease { id: LeaseId(1), incarnation: None }).expect("granted");
     assert_eq!(removal(&fixture, 4), ["/y Revoked", "/x Revoked"]);
-    let key = LeaseKey::Key(LeaseId(2));
+    let key = AnyLease::KeyLease(LeaseId(2));
     let lease = fixture.state.lease(&key).expect("granted").clone();
     let (incarnation, horizon) = (lease.incarnation, lease.horizon);
     fixture.run(Command::Expire { lease: key, incarnation, horizon });

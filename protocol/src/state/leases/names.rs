@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::super::{row_key::RowError, touched::Touched};
 use crate::{
-    command::{GrantedKeyLease, LeaseKey, WriteRefusal, Written},
+    command::{AnyLease, GrantedKeyLease, WriteRefusal, Written},
     id::LeaseId,
     lease_name::LeaseName,
     state::State,
@@ -39,7 +39,7 @@ impl State {
         id: Option<LeaseId>,
         name: Option<&LeaseName>,
     ) -> Result<(), WriteRefusal> {
-        if let Some(id) = id.filter(|id| self.leases.contains_key(&LeaseKey::Key(*id))) {
+        if let Some(id) = id.filter(|id| self.leases.contains_key(&AnyLease::KeyLease(*id))) {
             return Err(WriteRefusal::LeaseExists { id });
         }
         match name.and_then(|name| self.lease_names.get_key_value(name)) {
@@ -57,7 +57,7 @@ impl State {
         touched: &mut Touched,
     ) -> Written {
         let id = id.unwrap_or_else(|| self.free_lease_id());
-        let key = LeaseKey::Key(id);
+        let key = AnyLease::KeyLease(id);
         let incarnation = self.grant_lease(key.clone(), ttl, touched).incarnation;
         if let (Some(name), Some(lease)) = (name, self.leases.get_mut(&key)) {
             lease.name = Some(name.clone());
@@ -81,12 +81,12 @@ impl State {
         for (key, lease) in &self.leases {
             match (key, &lease.name) {
                 (_, None) => {}
-                (LeaseKey::Key(id), Some(name)) => {
+                (AnyLease::KeyLease(id), Some(name)) => {
                     if let Some(other) = names.insert(name.clone(), *id) {
                         return Err(format!("leases {other:016x} and {id:016x} have the same name {name:?}"));
                     }
                 }
-                (LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::LockDelay(_), Some(name)) => {
+                (AnyLease::Session(_) | AnyLease::Volume(..) | AnyLease::LockDelay(_), Some(name)) => {
                     return Err(format!("lease {key:?} has the name {name:?}: expected one of key leases only"));
                 }
             }
@@ -125,7 +125,7 @@ impl State {
 
     fn is_taken(&self, id: u64) -> bool {
         visit(1);
-        self.leases.contains_key(&LeaseKey::Key(LeaseId(id)))
+        self.leases.contains_key(&AnyLease::KeyLease(LeaseId(id)))
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
 
     use super::{super::super::fixture::*, TAKEN_IDS_SKIPPED, splitmix64};
     use crate::{
-        command::{Attach, Command, Condition, LeaseKey, Outcome, Write, WriteRefusal},
+        command::{AnyLease, Attach, Command, Condition, Outcome, Write, WriteRefusal},
         id::{LeaseId, SessionId},
         lease_name::LeaseName,
         state::{LeaseRecord, RowError, RowKey, State},
@@ -166,13 +166,13 @@ mod tests {
     #[test]
     fn name_of_a_live_lease_is_refused_and_the_lease_stays() {
         let (mut fixture, session) = named();
-        let before = fixture.state.lease(&LeaseKey::Key(TAKEN)).cloned();
+        let before = fixture.state.lease(&AnyLease::KeyLease(TAKEN)).cloned();
         let exists = || Err(WriteRefusal::LeaseNameExists { name: name(), id: TAKEN });
         assert_eq!(fixture.write(session, grant_named(None)), exists());
         assert_eq!(fixture.write(session, grant_named(Some(LeaseId(101)))), exists());
         let same_id = fixture.write(session, grant_named(Some(TAKEN)));
         assert_eq!(same_id, Err(WriteRefusal::LeaseExists { id: TAKEN }), "the id is checked first");
-        assert_eq!(fixture.state.lease(&LeaseKey::Key(TAKEN)).cloned(), before);
+        assert_eq!(fixture.state.lease(&AnyLease::KeyLease(TAKEN)).cloned(), before);
         assert_eq!(fixture.state.lease_named(&name()), Some(TAKEN));
         let other = Write::GrantLease {
             id: None,
@@ -195,7 +195,7 @@ mod tests {
         fixture.write(session, grant_named(Some(TAKEN))).expect("free after a revocation by name");
         fixture.write(session, Write::RevokeLease { id: TAKEN, incarnation: None }).expect("revoked");
         fixture.write(session, grant_named(Some(TAKEN))).expect("free after a revocation by id");
-        let lease = LeaseKey::Key(TAKEN);
+        let lease = AnyLease::KeyLease(TAKEN);
         let LeaseRecord { incarnation, horizon, .. } = *fixture.state.lease(&lease).expect("a lease");
         assert_eq!(fixture.run(Command::Expire { lease, incarnation, horizon }), Outcome::Expired);
         let granted = fixture.write(session, grant_named(None)).expect("free after the end").lease.expect("a lease");
@@ -217,8 +217,8 @@ mod tests {
     #[test]
     fn rows_in_which_two_leases_have_one_name_are_refused() {
         let (fixture, session) = named();
-        let value = fixture.state.row(&RowKey::Lease(LeaseKey::Key(TAKEN))).expect("a row");
-        let with_copy_at = |key: LeaseKey| {
+        let value = fixture.state.row(&RowKey::Lease(AnyLease::KeyLease(TAKEN))).expect("a row");
+        let with_copy_at = |key: AnyLease| {
             let mut rows = fixture.rows.clone();
             rows.insert(RowKey::Lease(key).encode(), value.clone());
             match State::from_rows(rows) {
@@ -227,9 +227,9 @@ mod tests {
             }
         };
         let both = "leases 0000000000000064 and 0000000000000065 have the same name \"server1Lease\"";
-        assert_eq!(with_copy_at(LeaseKey::Key(LeaseId(101))), both);
+        assert_eq!(with_copy_at(AnyLease::KeyLease(LeaseId(101))), both);
         let of_session = "lease Session(SessionId(1)) has the name \"server1Lease\": expected one of key leases only";
-        assert_eq!(with_copy_at(LeaseKey::Session(session)), of_session);
+        assert_eq!(with_copy_at(AnyLease::Session(session)), of_session);
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
         let granted = fixture.write(session, grant(None)).expect("an id is free").lease.expect("a lease");
         assert_eq!(granted.incarnation.0, number, "the ids before it were taken");
         assert!(granted.id != drawn && granted.id.0 > number, "{granted:?}");
-        let lease = fixture.state.lease(&LeaseKey::Key(drawn)).expect("the lease exists");
+        let lease = fixture.state.lease(&AnyLease::KeyLease(drawn)).expect("the lease exists");
         assert_eq!(lease.incarnation, taken.incarnation, "the lease is the same");
     }
 }

@@ -7,11 +7,11 @@ use crate::{
     lock::LockMode,
 };
 
-fn on_volume(session: SessionId, top: &str) -> LeaseKey {
-    LeaseKey::Volume(session, path(top))
+fn on_volume(session: SessionId, top: &str) -> AnyLease {
+    AnyLease::Volume(session, path(top))
 }
 
-fn renewal(fixture: &Fixture, key: &LeaseKey, renewed_at: ClusterTime) -> Renewal {
+fn renewal(fixture: &Fixture, key: &AnyLease, renewed_at: ClusterTime) -> Renewal {
     let incarnation = fixture.state.lease(key).expect("a lease").incarnation;
     Renewal { lease: key.clone(), incarnation, renewed_at }
 }
@@ -24,11 +24,11 @@ fn tick(fixture: &mut Fixture, renewals: Vec<Renewal>) {
     assert_eq!(fixture.run(Command::Tick { renewals }), Outcome::Ticked);
 }
 
-fn horizon(fixture: &Fixture, key: &LeaseKey) -> ClusterTime {
+fn horizon(fixture: &Fixture, key: &AnyLease) -> ClusterTime {
     fixture.state.lease(key).expect("a lease").horizon
 }
 
-fn expire(fixture: &mut Fixture, key: &LeaseKey) -> Outcome {
+fn expire(fixture: &mut Fixture, key: &AnyLease) -> Outcome {
     let LeaseRecord { incarnation, horizon, .. } = *fixture.state.lease(key).expect("a lease");
     fixture.run(Command::Expire { lease: key.clone(), incarnation, horizon })
 }
@@ -56,9 +56,9 @@ fn acquired_volume_horizon_is_term_and_tick_from_now() {
         name: None,
     };
     assert_eq!(fixture.state.lease(&key), Some(&lease));
-    assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), millis(700_250), "an acquisition renews the session");
+    assert_eq!(horizon(&fixture, &AnyLease::Session(session)), millis(700_250), "an acquisition renews the session");
     let keys: Vec<_> = fixture.state.leases_of(session).map(|(key, _)| key.clone()).collect();
-    assert_eq!(keys, [LeaseKey::Session(session), key]);
+    assert_eq!(keys, [AnyLease::Session(session), key]);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_changed_term_counts_from_the_next_renewal_on() {
     fixture.write(session, longer).expect("a volume");
     assert_eq!(fixture.state.lease(&key).expect("the lease stays").term(), Duration::from_secs(10));
     let renewals =
-        vec![renewal(&fixture, &key, seconds(5)), renewal(&fixture, &LeaseKey::Session(session), seconds(5))];
+        vec![renewal(&fixture, &key, seconds(5)), renewal(&fixture, &AnyLease::Session(session), seconds(5))];
     fixture.time = seconds(5);
     tick(&mut fixture, renewals);
     let expected = LeaseRecord {
@@ -174,7 +174,7 @@ fn a_changed_term_counts_from_the_next_renewal_on() {
         name: None,
     };
     assert_eq!(fixture.state.lease(&key), Some(&expected));
-    assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), millis(605_250), "5 + 600 + 0.25");
+    assert_eq!(horizon(&fixture, &AnyLease::Session(session)), millis(605_250), "5 + 600 + 0.25");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn session_expires_with_its_answers_after_last_volume_lease() {
     fixture.put(session, "/a", "");
     fixture.acquire(session, "/");
     fixture.acquire(other, "/");
-    let own = LeaseKey::Session(session);
+    let own = AnyLease::Session(session);
     assert_eq!(expire(&mut fixture, &own), Outcome::HorizonMoved { horizon: millis(600_250) });
     assert_eq!(expire(&mut fixture, &on_volume(session, "/")), Outcome::Expired);
     assert_eq!(expire(&mut fixture, &own), Outcome::Expired);
@@ -223,7 +223,7 @@ fn grant_of_a_key_lease_is_answered_with_the_present_revision() {
 fn a_lease_keeps_the_greatest_margin_that_its_volume_had() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
-    let margin_of = |fixture: &Fixture, key: &LeaseKey| fixture.state.lease(key).expect("a lease").margin();
+    let margin_of = |fixture: &Fixture, key: &AnyLease| fixture.state.lease(key).expect("a lease").margin();
     let margin = |fixture: &Fixture| margin_of(fixture, &on_volume(session, "/"));
     fixture.acquire(session, "/");
     let small = margin(&fixture);
@@ -234,7 +234,7 @@ fn a_lease_keeps_the_greatest_margin_that_its_volume_had() {
     assert_eq!(margin(&fixture), Duration::from_secs(1), "a promise of 30 s has not ended");
     fixture.acquire(session, "/");
     assert_eq!(margin(&fixture), small);
-    assert_eq!(margin_of(&fixture, &LeaseKey::Session(session)), Duration::ZERO);
+    assert_eq!(margin_of(&fixture, &AnyLease::Session(session)), Duration::ZERO);
 }
 
 #[test]

@@ -57,11 +57,11 @@ impl Waiters {
         }
     }
 
-    fn lease(&self, place: usize) -> LeaseKey {
-        LeaseKey::Volume(self.sessions[place], path("/"))
+    fn lease(&self, place: usize) -> AnyLease {
+        AnyLease::Volume(self.sessions[place], path("/"))
     }
 
-    fn expire(&mut self, lease: LeaseKey) {
+    fn expire(&mut self, lease: AnyLease) {
         let found = self.fixture.state.lease(&lease).expect("a lease");
         let (incarnation, horizon) = (found.incarnation, found.horizon);
         assert_eq!(self.fixture.run(Command::Expire { lease, incarnation, horizon }), Outcome::Expired);
@@ -232,13 +232,13 @@ fn lost_lock_blocks_its_node_for_the_lock_delay() {
     assert_eq!(waiters.fixture.state.lock_status(&path("/a"), grant.lock), LockStatus::Ended);
     assert!(!waiters.fixture.state.has_lock_in(&NodePath::root(), grant.token.expect("free")));
     let lease =
-        waiters.fixture.state.lease(&LeaseKey::LockDelay(grant.lock)).expect("the lock delay has its own lease");
+        waiters.fixture.state.lease(&AnyLease::LockDelay(grant.lock)).expect("the lock delay has its own lease");
     assert_eq!(
         (lease.term(), lease.horizon),
         (delay, seconds(107).after(crate::volume::TICK_MAX)),
         "the lock delay and a tick"
     );
-    waiters.expire(LeaseKey::LockDelay(grant.lock));
+    waiters.expire(AnyLease::LockDelay(grant.lock));
     assert!(waiters.token(second).is_some());
 }
 

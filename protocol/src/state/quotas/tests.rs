@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{super::fixture::*, *};
 use crate::{
-    command::{Attach, Command, Condition, LeaseKey, Outcome, Proposal, Written},
+    command::{AnyLease, Attach, Command, Condition, Outcome, Proposal, Written},
     id::{LeaseId, SessionId, Token},
     lock::LockMode,
     object::Value,
@@ -221,9 +221,9 @@ fn ended_lease_makes_room_when_its_nodes_are_purged() {
         fixture.write(session, attached(at)).expect("there is room");
     }
     assert_eq!(used(&fixture, "/v"), (4, 2 + 4 + 7 + 5));
-    let record = fixture.state.lease(&LeaseKey::Key(lease)).expect("granted").clone();
+    let record = fixture.state.lease(&AnyLease::KeyLease(lease)).expect("granted").clone();
     let (incarnation, horizon) = (record.incarnation, record.horizon);
-    let end = fixture.run(Command::Expire { lease: LeaseKey::Key(lease), incarnation, horizon });
+    let end = fixture.run(Command::Expire { lease: AnyLease::KeyLease(lease), incarnation, horizon });
     assert_eq!(end, Outcome::Expired, "the end of a lease is never refused");
     assert_eq!(fixture.write(session, put("/v/b", "")), refused("/v/b", "/v", QuotaFigure::Nodes, 5, 4));
     assert_eq!(fixture.run(Command::Purge { leases: vec![incarnation] }), Outcome::Purged { nodes: 3 });

@@ -2,7 +2,7 @@
 
 use super::{super::fixture::*, *};
 use crate::{
-    command::{Attach, Command, IntendedLeases, LeaseKey, Outcome, Write},
+    command::{AnyLease, Attach, Command, IntendedLeases, Outcome, Write},
     id::{LeaseId, Sequence},
     object::{Stat, Value},
     transaction::{Compare, Relation},
@@ -245,7 +245,7 @@ fn transaction_attaches_nodes_as_each_operation_says() {
 fn answer_names_the_leases_of_the_branch_that_was_done() {
     let (mut fixture, session) = fixture();
     fixture.acquire(session, "/");
-    let lease = fixture.state.lease(&LeaseKey::Volume(session, path("/"))).expect("acquired").incarnation;
+    let lease = fixture.state.lease(&AnyLease::Volume(session, path("/"))).expect("acquired").incarnation;
     let attach = |at: &str| Operation::Put { path: path(at), value: Value::default(), attach: Attach::Session };
     let both = |compare| {
         Write::Transaction(Transaction::new().when(compare).then(attach("/then")).otherwise(put_op("/otherwise", "")))

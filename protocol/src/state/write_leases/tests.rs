@@ -2,7 +2,7 @@
 
 use super::{super::fixture::*, *};
 use crate::{
-    command::{Command, Condition, LeaseKey, Outcome},
+    command::{AnyLease, Command, Condition, Outcome},
     id::Revision,
     transaction::{Compare, Operation, Relation, Transaction},
 };
@@ -150,7 +150,7 @@ fn write_lease_ends_with_its_lock() {
             assert_eq!(fixture.run(Command::CloseSession { session }), Outcome::SessionClosed);
         },
         |fixture, session| {
-            let lease = LeaseKey::Volume(session, NodePath::root());
+            let lease = AnyLease::Volume(session, NodePath::root());
             let found = fixture.state.lease(&lease).expect("a lease");
             let (incarnation, horizon) = (found.incarnation, found.horizon);
             assert_eq!(fixture.run(Command::Expire { lease, incarnation, horizon }), Outcome::Expired);
@@ -175,7 +175,7 @@ fn lost_write_lease_with_delay_blocks_lockers_not_readers() {
     let write = Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay };
     fixture.write(session, write).expect("the node is not locked");
     fixture.write(session, cache(LOCK)).expect("the lock is exclusive");
-    let lease = LeaseKey::Volume(session, NodePath::root());
+    let lease = AnyLease::Volume(session, NodePath::root());
     let found = fixture.state.lease(&lease).expect("a lease");
     let (incarnation, horizon) = (found.incarnation, found.horizon);
     assert_eq!(fixture.run(Command::Expire { lease, incarnation, horizon }), Outcome::Expired);

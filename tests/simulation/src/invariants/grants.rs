@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use leasehold_model::committed::{self, WriteKey};
 use leasehold_protocol::{
-    command::{LeaseKey, Outcome, Proposal, Write},
+    command::{AnyLease, Outcome, Proposal, Write},
     id::Incarnation,
     message::{KeepAliveResult, KeyLeasePromise},
     state::State,
@@ -30,7 +30,7 @@ impl Grants {
             };
         }
         for (id, key) in last {
-            if let Some(lease) = truth.lease(&LeaseKey::Key(id)) {
+            if let Some(lease) = truth.lease(&AnyLease::KeyLease(id)) {
                 // A repeated command has the outcome of the first, and grants nothing.
                 self.0.entry(key).or_insert(lease.incarnation);
             }

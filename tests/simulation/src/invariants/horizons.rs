@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_protocol::{command::LeaseKey, id::Incarnation, state::State, time::ClusterTime};
+use leasehold_protocol::{command::AnyLease, id::Incarnation, state::State, time::ClusterTime};
 
 /// The horizons last seen.
 #[derive(Debug, Default)]
 pub(crate) struct Horizons {
-    seen: BTreeMap<LeaseKey, (Incarnation, ClusterTime)>,
+    seen: BTreeMap<AnyLease, (Incarnation, ClusterTime)>,
     time: ClusterTime,
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use leasehold_protocol::{
-    command::LeaseKey,
+    command::AnyLease,
     id::{LeaseId, SessionId},
     state::State,
 };
@@ -21,8 +21,8 @@ fn owners<'a>(clients: impl Iterator<Item = &'a Client>) -> BTreeSet<SessionId> 
 /// what stays in this list is a violation.
 pub(crate) fn left(clients: &[Client], truth: &State) -> BTreeSet<String> {
     let owners = owners(clients.iter());
-    let is_left = |key: &&LeaseKey| {
-        matches!(key, LeaseKey::Volume(..)) && !key.session().is_some_and(|session| owners.contains(&session))
+    let is_left = |key: &&AnyLease| {
+        matches!(key, AnyLease::Volume(..)) && !key.session().is_some_and(|session| owners.contains(&session))
     };
     let volumes = truth.leases().map(|(key, _)| key).filter(is_left);
     let volumes = volumes.map(|key| format!("volume lease {key:?} outlives its owner"));

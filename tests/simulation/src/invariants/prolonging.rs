@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_protocol::{
-    command::{Command, LeaseKey, Proposal},
+    command::{AnyLease, Command, Proposal},
     state::State,
     time::ClusterTime,
 };
@@ -15,14 +15,14 @@ use leasehold_protocol::{
 ///
 /// It covers entries with a tick alone. New leases and changed volumes move horizons for other
 /// reasons.
-pub(crate) fn bounds(truth: &State, proposal: &Proposal) -> BTreeMap<LeaseKey, ClusterTime> {
+pub(crate) fn bounds(truth: &State, proposal: &Proposal) -> BTreeMap<AnyLease, ClusterTime> {
     let [Command::Tick { renewals }] = &proposal.commands[..] else { return BTreeMap::new() };
-    let bound = |key: &LeaseKey, renewed: ClusterTime| {
+    let bound = |key: &AnyLease, renewed: ClusterTime| {
         let lease = truth.lease(key)?;
         let term = match key {
-            LeaseKey::Session(_) => return None,
-            LeaseKey::Volume(_, top) => truth.volume_term(top, &truth.volume(top)?.settings),
-            LeaseKey::Key(_) | LeaseKey::LockDelay(_) => lease.term(),
+            AnyLease::Session(_) => return None,
+            AnyLease::Volume(_, top) => truth.volume_term(top, &truth.volume(top)?.settings),
+            AnyLease::KeyLease(_) | AnyLease::LockDelay(_) => lease.term(),
         };
         Some(renewed.after(term).after(truth.tick() * 2).max(lease.horizon))
     };
@@ -33,7 +33,7 @@ pub(crate) fn bounds(truth: &State, proposal: &Proposal) -> BTreeMap<LeaseKey, C
 }
 
 /// Checks how far the entry has moved them.
-pub(crate) fn check(bounds: &BTreeMap<LeaseKey, ClusterTime>, truth: &State) -> Result<(), String> {
+pub(crate) fn check(bounds: &BTreeMap<AnyLease, ClusterTime>, truth: &State) -> Result<(), String> {
     for (key, most) in bounds {
         if let Some(lease) = truth.lease(key).filter(|lease| lease.horizon > *most) {
             return Err(format!("a tick moved the horizon of {key:?} to {}: expected {most} at most", lease.horizon));

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_protocol::{
-    command::{LeaseKey, Write, Written},
+    command::{AnyLease, Write, Written},
     holder::WriteFailure,
     id::Revision,
     path::NodePath,
@@ -99,7 +99,7 @@ pub(crate) fn check(client: &Client, truth: &State) -> Result<(), String> {
         ));
     }
     for id in &client.shell.key_leases.renewed {
-        let lease = truth.lease(&LeaseKey::Key(*id)).map(|lease| lease.incarnation);
+        let lease = truth.lease(&AnyLease::KeyLease(*id)).map(|lease| lease.incarnation);
         let known = client.shell.key_leases.until.get(id).map(|(incarnation, _)| *incarnation);
         if lease.is_none() || known.is_some_and(|known| Some(known) != lease) {
             return Err(format!(

@@ -9,7 +9,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use leasehold_protocol::{
-    command::{Command, LeaseKey, Outcome, Proposal},
+    command::{AnyLease, Command, Outcome, Proposal},
     id::{Incarnation, LeaseId},
     message::{self, KeepAliveResult},
     time::Instant,
@@ -51,7 +51,7 @@ impl RenewedKeyLeases {
     /// An entry of the lessor was applied. Checks that it ended no lease that was renewed in time.
     pub(crate) fn check(&mut self, proposal: &Proposal, outcomes: &[Outcome], now: Instant) -> Result<(), String> {
         for (command, outcome) in proposal.commands.iter().zip(outcomes) {
-            let Command::Expire { lease: LeaseKey::Key(id), incarnation, .. } = command else { continue };
+            let Command::Expire { lease: AnyLease::KeyLease(id), incarnation, .. } = command else { continue };
             let Some(Streak { since, last, ttl }) = self.0.remove(&(*id, *incarnation)) else { continue };
             let is_in_time = now.since(last) <= ttl / 2 && last.since(since) > ttl / 2;
             if *outcome == Outcome::Expired && is_in_time {

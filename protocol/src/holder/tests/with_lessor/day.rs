@@ -9,7 +9,7 @@
 //! Volume leases may lapse on the client's clock. Then the client asks for new ones.
 
 use super::*;
-use crate::{command::LeaseKey, holder::tests::random::Numbers, id::LeaseId};
+use crate::{command::AnyLease, holder::tests::random::Numbers, id::LeaseId};
 
 /// When a lost packet is sent again (Linux' TCP).
 const SENT_AGAIN_AFTER: u64 = 200_000;
@@ -109,7 +109,7 @@ impl Lossy {
 /// Three clients read for a day, and sometimes write, while one in `lost_one_of` packets is lost.
 /// Each renews a key lease of the given term, if any. Returns the leases of the state before and
 /// after, without volume leases.
-fn spend_a_day(lost_one_of: u64, ttl: Option<Duration>) -> [Vec<(LeaseKey, Incarnation)>; 2] {
+fn spend_a_day(lost_one_of: u64, ttl: Option<Duration>) -> [Vec<(AnyLease, Incarnation)>; 2] {
     let mut pair = Pair::new(1);
     pair.is_checked = false;
     pair.pass(Duration::from_secs(1));
@@ -121,7 +121,7 @@ fn spend_a_day(lost_one_of: u64, ttl: Option<Duration>) -> [Vec<(LeaseKey, Incar
     }
     pair.pass(Duration::from_secs(1));
     let leases = |pair: &Pair| {
-        let lasting = pair.state.leases().filter(|(key, _)| !matches!(key, LeaseKey::Volume(..)));
+        let lasting = pair.state.leases().filter(|(key, _)| !matches!(key, AnyLease::Volume(..)));
         lasting.map(|(key, lease)| (key.clone(), lease.incarnation)).collect::<Vec<_>>()
     };
     let before = leases(&pair);

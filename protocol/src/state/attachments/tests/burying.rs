@@ -34,7 +34,7 @@ fn entry_buries_two_nodes_for_each_of_many_leases() {
     let put = commands(&mut fixture, nodes.collect());
     apply(&mut fixture, put);
     let end = |id| {
-        let lease = LeaseKey::Key(LeaseId(id));
+        let lease = AnyLease::KeyLease(LeaseId(id));
         let LeaseRecord { incarnation, horizon, .. } = *fixture.state.lease(&lease).expect("granted");
         Command::Expire { lease, incarnation, horizon }
     };
