@@ -181,7 +181,8 @@ impl Cache {
         (clock::now() < until && copy.content.is_of(path)).then_some(until)
     }
 
-    /// Why a read of this object is a miss, and the first grant that no read has followed.
+    /// Why a read of this object is a miss. Also the time of the first grant after the last read,
+    /// which it clears.
     pub(crate) fn miss(&self, kind: ObjectKind, path: &NodePath) -> (MissCause, Option<Instant>) {
         match self.of(kind).get(path.code()) {
             Some(copy) if !copy.is_ended() && copy.content.is_of(path) => {
@@ -332,8 +333,8 @@ impl Cache {
         self.data.has_waiting() || self.children.has_waiting()
     }
 
-    /// Makes readers that come wait for a moment where changes wait for readers, until the guards
-    /// are dropped.
+    /// Closes the gate of each map in which changes wait. While the guards live, a reader that
+    /// comes yields a few times.
     pub(crate) fn hold_readers(&self) -> [Option<ReadersHeld<'_>>; 2] {
         [&self.data, &self.children].map(|copies| copies.has_waiting().then(|| copies.hold_readers()))
     }
@@ -421,7 +422,7 @@ mod tests {
         assert!(cache.content(&there, stamp(1)).is_none());
         assert!(!cache.copy_validated(&there, &validity(2, later()), lease(later())));
         cache.remove(&there, MissCause::Recalled);
-        assert_eq!(cache.len(), 1, "it is not there's to remove");
+        assert_eq!(cache.len(), 1, "the copy is of another node");
     }
 
     #[test]

@@ -103,8 +103,8 @@ impl CacheCounters {
         self.hits[stripe].0.fetch_add(1, Relaxed)
     }
 
-    /// Counts the time from a grant to the first read that follows. This happens once for each
-    /// grant, so all threads share the counters.
+    /// Counts the time from a grant to the first read that follows. This happens at most once for
+    /// each grant, so all threads share the counters.
     pub(crate) fn gap(&self, gap: Duration) {
         self.gaps[ReadGaps::class(gap)].fetch_add(1, Relaxed);
     }

@@ -42,7 +42,7 @@ pub const REFERENCE_AGE_MAX: Duration = Duration::from_secs(300);
 pub const RESUME_WINDOW: Duration = Duration::from_secs(10);
 
 /// A client's question about the leader's clock, in
-/// [`Body::Heartbeat`](crate::message::Body::Heartbeat).
+/// [`Body::Heartbeat`](crate::message::Body::Heartbeat) or in the header of another request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClockQuestion {
     /// The number of this exchange. Numbers rise within a session. The leader records when it

@@ -50,8 +50,8 @@ number! {
 }
 
 number! {
-    /// Grows with each change of a volume: of its settings, or of the nodes that belong to it.
-    /// Never reused for one path.
+    /// Grows when a volume is created, and with each change of its settings. Never reused for one
+    /// path.
     VolumeGeneration
 }
 
@@ -94,7 +94,8 @@ number! {
     RequestId
 }
 
-/// The position in the order of all grants to one session and all recalls from it.
+/// The position in the order of all grants, recalls, new volume leases and outcomes of writes that
+/// the lessor sends to one session.
 ///
 /// Stamps of a later epoch are later.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! The messages between clients and servers.
 //!
-//! A client opens the connection and sends requests. Responses and [`Recall`]s come back. Any
-//! message may be delayed, or lost with its connection, and a client may send a request twice.
+//! A client opens the connection and sends requests. Responses, [`Recall`]s and pushes come back.
+//! Any message may be delayed, or lost with its connection, and a client may send a request twice.
 //! `docs/PROTOCOL.md` describes each message. Times are durations, and each side counts them on its
 //! own clock (T1).
 
@@ -53,8 +53,9 @@ pub struct Request {
 /// The header of each request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RequestHeader {
-    /// The client's session. 0 in a [`Body::Open`], [`Body::Inspect`] or [`Body::List`] without a
-    /// session, which has no renewals, consents or returns.
+    /// The client's session. 0 means no session. Only [`Body::Open`], [`Body::Inspect`] and
+    /// [`Body::List`] may have 0. Then the header has no renewals, consents, returns or reads from
+    /// memory.
     pub session: SessionId,
     /// The epoch with which the session has registered. 0 before it has.
     pub epoch: Epoch,
@@ -118,9 +119,10 @@ pub enum Body {
     Register,
     /// Ends the session. The client has dropped all its copies.
     Close,
-    /// Only the header's renewals, consents and returns, and a comparison of clocks.
-    /// [`Answer::Heartbeat`] comes at once, or when the next tick is committed and the renewals can
-    /// be promised a whole term (`docs/adr/0014`).
+    /// Only what the header has (renewals, consents, returns, reads from memory), and a comparison
+    /// of clocks. Lost: the client sends another one. Twice: harmless. [`Answer::Heartbeat`] comes
+    /// at once, or when the next tick is committed and the renewals can be promised a whole term
+    /// (`docs/adr/0014`).
     Heartbeat(ClockQuestion),
     /// Asks for a lease on the volume of `path`. By sending it, the client ends its old lease
     /// there: it uses no copies under that lease, and accepts no promise for it (`docs/adr/0004`).
@@ -131,7 +133,8 @@ pub enum Body {
         /// have not changed since become valid again (Yin's delayed invalidation). None without
         /// copies.
         last_valid: Option<LastValid>,
-        /// A read to answer with the new lease, which then takes no request of its own.
+        /// A read that the server answers together with the lease. The client sends no other
+        /// request for it.
         read: Option<FirstRead>,
     },
     /// Asks for the content of an object, and for a lease on it if one is available.
@@ -202,9 +205,9 @@ pub enum Body {
     /// - with changes, as soon as there are any;
     /// - without changes, when the wait ends.
     ///
-    /// While too many bytes of reports are on their way, changes wait. Then the answer at the end
-    /// of the wait ends before them. The next request of a watch acknowledges its last report, and
-    /// all earlier reports to the session.
+    /// If too many bytes of reports are on their way, the server holds changes back. When the wait
+    /// ends, its answer covers only the revisions before the changes that it holds back. The next
+    /// request of a watch acknowledges its last report, and all earlier reports to the session.
     ///
     /// Changes are committed, so they need no proof of leadership. Only a watch without `after`
     /// needs one. The server refuses with [`Refusal::Compacted`] if a change after the revision is
@@ -369,7 +372,7 @@ pub enum Answer {
     Volumes(Vec<VolumeInfo>),
     /// To [`Inspect::VolumeStats`]. None if the node is not the top of a volume.
     VolumeStats(Option<Box<VolumeStats>>),
-    /// To [`Inspect::Lease`]. None if there is no such lease.
+    /// To [`Inspect::Lease`] and `Inspect::LeaseNamed`. None if there is no such lease.
     Lease(Option<LeaseInfo>),
     /// To [`Inspect::Leases`]: in order, without nodes. Empty after the last lease.
     Leases(Vec<LeaseInfo>),

@@ -97,8 +97,8 @@ impl DriverCore {
         }
     }
 
-    /// Cancels the token of a lock before its release is sent. So work under the lock is told
-    /// before another client can own the node.
+    /// Cancels the `on_lost` token of a lock before its release is sent. So work under the lock is
+    /// told before another client can own the node.
     pub(super) fn apply_release(&self, change: &Write) {
         let Write::Unlock { lock, .. } = change else { return };
         if let Some((_, cell)) = self.locks.get(lock) {

@@ -93,9 +93,9 @@ impl Holder {
         Some(due.since(now))
     }
 
-    /// When a consent is due whose recall arrives now. An unanswered recall limits the promises of
-    /// all volume leases of the session, also of those with nodes or locks. So half of the time
-    /// that remains of each is left for the consent and a renewal.
+    /// The time by which the holder must consent to a recall that arrives now. An unanswered recall
+    /// limits the promises of all volume leases of the session, also of those with nodes or locks.
+    /// So half of the time that remains of each is left for the consent and a renewal.
     fn consent_due(&self, now: Instant) -> Option<Instant> {
         // A lease with nodes or locks whose time has passed here may still exist at the servers,
         // and a promise may be on its way.

@@ -4,8 +4,8 @@
 //! S4: a recall that overtakes a grant still wins. In the hard case, the answer to a read is
 //! delayed, and the recall arrives first. The client has no copy and consents. The write takes
 //! effect, and then the old value arrives with a lease. So the holder remembers a recall until
-//! every earlier request is answered or abandoned. Until then it caches no grant stamped at or
-//! before the recall: `accept_grant` in `object_leases.rs` refuses it.
+//! every earlier request that may bring a grant is answered or abandoned. Until then it caches no
+//! grant stamped at or before the recall: `accept_grant` in `object_leases.rs` refuses it.
 //!
 //! S5: recalls are numbered for each session and epoch without gaps. After a gap the holder does
 //! not know which objects the lost recalls named, and drops all copies.
@@ -74,8 +74,8 @@ impl RecallMemory {
         gap
     }
 
-    /// Remembers a recall. While a send id below `mark` is live, the holder caches no grant on the
-    /// set with a stamp up to `through`.
+    /// Remembers a recall. While a request with a send id below `mark` may bring a grant, the
+    /// holder caches no grant on the set with a stamp up to `through`.
     pub(super) fn remember(&mut self, set: &ObjectSet, through: Stamp, mark: SendId) {
         let memory = match set {
             ObjectSet::One(object) => self.objects.entry(object.clone()).or_insert(RememberedRecall { through, mark }),
@@ -99,7 +99,8 @@ impl RecallMemory {
         self.remember(&ObjectSet::Subtree(NodePath::root()), through, mark);
     }
 
-    /// Forgets recalls that can no longer overtake a grant. `oldest` is the oldest live send id.
+    /// Forgets recalls that can no longer overtake a grant. `oldest` is the send id of the oldest
+    /// request that may bring one.
     pub(super) fn forget(&mut self, oldest: Option<SendId>) {
         while let Some((mark, set)) = self.by_mark.front() {
             if oldest.is_some_and(|oldest| oldest < *mark) {
@@ -146,7 +147,8 @@ impl RecallMemory {
 }
 
 impl Holder {
-    /// Handles a recall: drops the copies, valid or not, and then consents.
+    /// Handles a recall: drops the copies, valid or not, and then consents. It may first flush
+    /// dirty data, or delay the consent and keep the copies meanwhile.
     pub(super) fn recalled(&mut self, recall: &Recall, now: Instant) {
         let Some(session) = self.session() else { return };
         if recall.session != session {

@@ -1,8 +1,8 @@
 //! The session: the holder opens it once, and registers it on each connection. It is in jeopardy
 //! when leases end without an answer, and has expired when a server says so.
 //!
-//! S4: registering with a leader is one atomic step. Installed copies survive it. Grants of an
-//! older epoch that are still in flight no longer count.
+//! S4: registering with a leader is one atomic step. Installed copies survive it, apart from those
+//! whose consent is delayed. Grants of an older epoch that are still in flight no longer count.
 //!
 //! S9: when the session has expired, writes that were sent end as *outcome unknown*. The holder
 //! never sends them under another session. Reads continue under a new session.

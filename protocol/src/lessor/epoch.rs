@@ -4,7 +4,7 @@
 //! not know which copies its clients have. So each session with a volume lease is a covering holder
 //! of that volume, until its holder report arrives or the leases of all copies that the report may
 //! name have ended. If the object term is zero, the session is not covering. With the setting
-//! [`Tracking::Covering`], it stays covering until its volume lease ends.
+//! [`Tracking::Covering`], it stays covering until its volume lease ends or the settings change.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ use super::{Lessor, StepContext, clock::ahead_of_log_max, leases::LeaseTable, ob
 
 impl Lessor {
     /// The first entry of the epoch is applied, and so is everything older in the log. Every lease
-    /// starts at its horizon (T6), and every volume lease is covering (S7).
+    /// starts at its horizon (T6), and every volume lease is tracked as S7 says.
     pub(super) fn begin_epoch(&mut self, outcome: &Outcome, proposed_at: Instant, cx: &mut StepContext<'_>) {
         let Outcome::EpochBegun { epoch } = outcome else { return };
         let state = cx.state;

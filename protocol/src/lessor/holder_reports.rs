@@ -1,4 +1,5 @@
-//! Holder reports: the lists of copies that sessions send to a new leader, or on their return (S7).
+//! Holder reports: the lists of object leases that sessions send to a new leader, or on their
+//! return (S7).
 
 use crate::{
     id::SessionId,

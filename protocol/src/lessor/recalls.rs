@@ -192,7 +192,7 @@ impl RecallChannel {
         own.into_iter().chain(tops.map(ObjectSet::Subtree))
     }
 
-    /// The sets of an unanswered recall, and the newest write lease that it recalls.
+    /// The sets of an unanswered recall, and the newest write lease that existed when it was made.
     pub(super) fn recalled(&self, stamp: Stamp) -> Option<(&[ObjectSet], WriteLeaseId)> {
         self.unanswered.get(&stamp).map(|unanswered| (&unanswered.recall.sets[..], unanswered.through))
     }
@@ -243,10 +243,10 @@ impl RecallChannel {
         self.registration == Some(registration)
     }
 
-    /// The unanswered recalls to send now, in the order of stamps: those that were not sent since
-    /// the latest registration. If there are none, or if there is no room for them, those last sent
-    /// at least `after` ago. Of these it takes at most `most`: those sent longest ago or, while
-    /// recalls are unsent, those with the lowest stamps.
+    /// The unanswered recalls to send now, at most `most`, in the order of stamps. First choice:
+    /// those that were not sent since the latest registration, if there is room for them.
+    /// Otherwise: those last sent at least `after` ago. If all were sent, the oldest sendings go
+    /// first. If some are unsent, the lowest stamps go first.
     fn due(&mut self, now: Instant, after: Duration, most: usize) -> Vec<Recall> {
         if self.registration.is_none() {
             return Vec::new();

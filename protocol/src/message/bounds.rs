@@ -94,9 +94,12 @@ impl Request {
             Body::Write { dropped, .. } => {
                 ("sets of dropped objects", Bound::DroppedSets, dropped.len(), DROPPED_SETS_MAX)
             }
-            Body::HolderReport(piece) => {
-                ("objects in a piece of a list", Bound::ReportObjects, piece.objects.len(), REPORT_PART_OBJECTS_MAX)
-            }
+            Body::HolderReport(part) => (
+                "objects in a part of a holder report",
+                Bound::ReportObjects,
+                part.objects.len(),
+                REPORT_PART_OBJECTS_MAX,
+            ),
             Body::KeepAlive { leases } if leases.len() > KEEP_ALIVES_MAX => {
                 reached(Bound::KeepAlives);
                 return Err(LimitError::Leases { got: leases.len(), expected: KEEP_ALIVES_MAX });

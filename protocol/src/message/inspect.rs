@@ -219,8 +219,8 @@ pub struct PendingWriteInfo {
     pub writer: SessionId,
     /// The name of the writer.
     pub writer_name: String,
-    /// The session whose consent is missing. None if the write waits for earlier writes or for its
-    /// commit.
+    /// The session whose consent is missing, or whose leases have not ended. None if the write
+    /// waits for earlier writes or for its commit.
     pub holder: Option<SessionId>,
     /// The name of the session whose consent is missing.
     pub holder_name: String,

@@ -14,8 +14,8 @@ use crate::{
 /// From a server to a client that may have copies: the client drops them, and consents.
 ///
 /// The lessor sends it down the connection on which the session registered. Lost: the lessor sends
-/// it again with a later request of the session, and when the session registers again. Twice: the
-/// client replies twice. A second consent has no effect.
+/// it again when a later request of the session arrives, and when the session registers again.
+/// Twice: the client replies twice. A second consent has no effect.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Recall {
     /// The session that receives the recall.

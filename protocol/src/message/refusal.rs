@@ -10,8 +10,9 @@ use crate::{
     volume::VolumeError,
 };
 
-/// The reason why the server refused a request. Nothing has changed, unless the variant says
-/// otherwise.
+/// The reason why the server refused a request. The body has changed nothing, unless the variant
+/// says otherwise. The header of a request that the lessor has admitted counts in any case:
+/// renewals, consents and returns.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum Refusal {
     /// This server does not lead.

@@ -80,9 +80,9 @@ pub struct AcquiredVolume {
 /// Which copies become valid again after their volume lease ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Revival {
-    /// No copies of earlier volume leases: the client validates each before it uses it. If the
-    /// server has extended a lease that the client had ended, the client may use the copies under
-    /// that lease at once, because the leader never stopped tracking them.
+    /// Revives no copy of an earlier lease: the client validates each before it uses it. If the
+    /// lease is not a new one, but an extended one that the client had ended, its own copies are
+    /// valid at once, because the leader never stopped tracking them.
     None,
     /// All copies whose object leases still hold, except for copies of `changed`. From now on, the
     /// lessor tracks the session as covering.
@@ -122,6 +122,7 @@ pub struct HolderReportPart {
     pub part: u32,
     /// The number of parts.
     pub parts: u32,
-    /// Objects with a cached copy; at most [`REPORT_PART_OBJECTS_MAX`](super::REPORT_PART_OBJECTS_MAX).
+    /// Objects with a cached copy whose object lease holds; at most
+    /// [`REPORT_PART_OBJECTS_MAX`](super::REPORT_PART_OBJECTS_MAX).
     pub objects: Vec<Object>,
 }

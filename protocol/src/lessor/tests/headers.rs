@@ -76,7 +76,7 @@ fn request_with_a_list_too_long_changes_nothing() {
         ),
         ("sets of dropped objects", DROPPED_SETS_MAX, with(own.clone(), write(vec![set; DROPPED_SETS_MAX + 1]))),
         (
-            "objects in a piece of a list",
+            "objects in a part of a holder report",
             REPORT_PART_OBJECTS_MAX,
             with(own.clone(), dropped(vec![data("/a"); REPORT_PART_OBJECTS_MAX + 1])),
         ),

@@ -246,7 +246,8 @@ impl Lessor {
         }
     }
 
-    /// The refusal to attach a node to a lease whose end is proposed, or to request a lock (T5).
+    /// The refusal of a write that attaches a node to a lease, or requests a lock under it, if the
+    /// end of the lease is proposed (T5).
     fn attaches_to_ending(
         &self,
         writer: SessionId,

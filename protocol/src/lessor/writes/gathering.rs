@@ -2,8 +2,9 @@
 //! changed objects, and the sets to recall from each.
 //!
 //! From each session that may hold an object of the write, the lessor recalls a set that includes
-//! this object. The exception is a writer that dropped the set itself, and was granted nothing in
-//! it since (S2w). A recall may name more than the write covers: the holder then drops more. A
+//! this object. There are two exceptions: a writer that dropped the set itself, and was granted
+//! nothing in it since (S2w); and a volume with `OnWrite::Wait`, where the write waits for the ends
+//! of the leases. A recall may name more than the write covers: the holder then drops more. A
 //! recall of a subtree may go even to a writer that dropped every copy.
 //!
 //! A *claim* is one set and one session that may hold an object of it. While the claims are few,
@@ -39,13 +40,12 @@ use super::{
 pub(in crate::lessor) struct RecallPlan {
     pub(in crate::lessor) sets: BTreeSet<ObjectSet>,
     leases: BTreeMap<NodePath, Incarnation>,
-    /// When the last of the object leases ends. Only used if this is known for all copies
-    /// (`is_bounded_by_volume` is false). If the leader tracks no objects in a volume whose writes
-    /// recall, only the end of the volume lease bounds the wait.
+    /// When the last of the object leases ends. Ignored if the end of any of them is unknown
+    /// (`is_bounded_by_volume`): then only a consent or the end of the volume leases ends the wait.
     expires_at: Option<ClusterTime>,
     is_bounded_by_volume: bool,
     /// Whether the session must be asked. False if all its sets are in volumes whose writes send no
-    /// recall.
+    /// recall, and it is not the writer.
     needs_recall: bool,
 }
 
@@ -107,17 +107,17 @@ struct ChangedSets {
 type KnownHolder = (SessionId, NodePath, ClusterTime, ObjectSet);
 
 impl Lessor {
-    /// Asks each session that may hold an object of the write for its consent (S2), and proposes
-    /// the write if it need not wait. A flush needs no consents: no other session has had a copy
-    /// since the write lease was applied (S10).
+    /// Asks each session that may hold an object of the write for its consent, or waits for its
+    /// leases (S2). Proposes the write if it need not wait. A flush needs no consents: no other
+    /// session has had a copy since the write lease was applied (S10).
     pub(in crate::lessor) fn gather(&mut self, write_id: PendingWriteId, cx: &mut StepContext<'_>) {
         let Some(pending) = self.writes.get_mut(write_id) else { return };
         pending.gathered_at = cx.state.revision();
         let (footprint, leases) = (pending.footprint.clone(), pending.purged_leases().clone());
-        // A purge recalls even in volumes with `OnWrite::Wait`. Only a few purges gather at a time
-        // in its volumes, so a slow one would hold up the others. A write that lacked consents
-        // recalls too: to wait twice would take longer than a volume term, also for the writes
-        // behind it.
+        // A purge recalls even in volumes with `OnWrite::Wait`. At most `purges_max` purges gather
+        // at a time in one set of volumes, so a slow one would hold up the next ones. A write that
+        // lacked consents recalls too: to wait twice would take longer than a volume term, also for
+        // the writes behind it.
         let may_wait = pending.client_write().is_some() && !pending.was_uncovered;
         let writer = |request: &ClientWrite| WriterCopies {
             session: request.session,
@@ -206,8 +206,8 @@ impl Lessor {
         }
     }
 
-    /// The known copies in each changed set. `None` if the search would examine more than
-    /// `claims_max` entries.
+    /// The known copies in each changed set. `None` if there are more than `SETS_MAX` sets, and the
+    /// search would examine more than `claims_max` entries.
     fn known_copies(&self, changed: &ChangedSets, state: &State) -> Option<Vec<KnownHolder>> {
         let mut budget = self.config.bounds.claims_max;
         let mut known = Vec::new();

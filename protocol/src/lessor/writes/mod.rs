@@ -382,8 +382,8 @@ impl PendingWrites {
     }
 
     /// Releases the writes that attach nodes and wait for this revocation or purge of the `revoked`
-    /// leases. Each waits for the last earlier one of the same lease instead, if there is one
-    /// (S7b). Returns the writes that became ready.
+    /// leases. If an earlier revocation or purge of the same lease still blocks the write, the
+    /// write now waits for the last such one (S7b). Returns the writes that became ready.
     fn release_attaching(&mut self, write_id: PendingWriteId, revoked: &BTreeSet<Incarnation>) -> Vec<PendingWriteId> {
         let attaching_writes = self.behind_revocations.take(write_id);
         let mut ready = Vec::new();

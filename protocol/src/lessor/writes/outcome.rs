@@ -133,8 +133,8 @@ impl Lessor {
     ) {
         let (lowest, highest) = (unanswered_from, unanswered_from.window_end());
         let (mut ready, mut footprints) = (Vec::new(), Vec::new());
-        // All of them leave before any write is proposed. Otherwise the end of the first could
-        // propose the next, and its command would outlive it.
+        // All of them leave before any write is proposed. Otherwise the lessor could propose a
+        // write that leaves next. Its command would then be in the log without it.
         for write_id in self.writes.unproposed_below(session, unanswered_from).into_iter().rev() {
             let Some((request, footprint, freed)) = self.finish_client_write(write_id) else { continue };
             let refusal = Refusal::OutsideWindow { got: request.sequence, lowest, highest };
@@ -150,11 +150,12 @@ impl Lessor {
         }
     }
 
-    /// Answers all requesters. After a put, one of them may get a lease on the node's data, so that
-    /// its next read is a hit. The write was proposed after this request arrived, and was committed
-    /// in this epoch. So the request was sent before any later epoch began, and a later leader
-    /// counts no lease as ended that this one grants. After a transaction there is no lease,
-    /// because the lessor does not know which objects the writer will read.
+    /// Answers all requesters. After a put, the request `grants_to` may get a lease on the node's
+    /// data, so that its client's next read is a hit. The write was proposed after that request
+    /// arrived, and was committed in this epoch. So the client sent the request before any later
+    /// epoch began. A later leader counts from the begin of its own epoch, so it does not count
+    /// this lease as ended too early. After a transaction there is no lease, because the lessor
+    /// does not know which objects the writer will read.
     pub(in crate::lessor) fn answer_write(
         &mut self,
         request: ClientWrite,
@@ -202,7 +203,8 @@ impl Lessor {
         grants: bool,
         cx: &StepContext<'_>,
     ) -> Answer {
-        // A write lease counts as a grant, so that its stamp is later than all earlier recalls.
+        // A write lease counts as a grant, so that no earlier unanswered recall stands in for a
+        // later one.
         let begins_write_lease = grants && matches!(write, Write::TakeWriteLease { .. });
         let stamp = if begins_write_lease { self.grant_stamp(session) } else { self.stamp(session) };
         // The lessor answers after the whole entry is applied. A later revocation or purge of the

@@ -47,7 +47,7 @@ pub(in crate::lessor) struct PendingWrite {
     /// The lessor also gathers consents for the nodes that are attached to `purged_leases` at this
     /// revision.
     pub(in crate::lessor) gathered_at: Revision,
-    /// The missing consents.
+    /// The sessions that the write waits for: for a consent, or for the ends of leases.
     pub(in crate::lessor) waits: BTreeMap<SessionId, ConsentWait>,
     pub(in crate::lessor) is_proposed: bool,
     pub(in crate::lessor) since: Instant,
@@ -90,7 +90,8 @@ pub(in crate::lessor) struct ClientWrite {
     pub(in crate::lessor) requesters: Vec<Requester>,
     /// The last of them that arrived before the write was proposed. With the answer to a put, only
     /// that one may get an object lease. A later request may have been sent after a new epoch
-    /// began. The new leader may already count a lease from this one as ended (S6, S9).
+    /// began. The new leader may already count a lease as ended that this leader grants to such a
+    /// request (S6, S9).
     pub(in crate::lessor) grants_to: RequestId,
     /// The copies that the writer dropped when it last sent the write, and the highest stamp that
     /// it had seen (S2w).

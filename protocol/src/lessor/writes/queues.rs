@@ -75,7 +75,8 @@ impl WriteQueues {
         }
     }
 
-    /// Marks a write as proposed: no other write waits for it from now on.
+    /// Marks a write as proposed: no other write waits for it from now on, unless its footprint
+    /// changes. (Writes that attach nodes may wait for a revocation until it ends.)
     pub(super) fn proposed(&mut self, write_id: PendingWriteId, footprint: &[ObjectSet]) {
         for set in footprint {
             let queue = match set {

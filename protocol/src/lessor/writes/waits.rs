@@ -47,7 +47,8 @@ impl ConsentWaits {
         found.map(|(_, _, write_id)| *write_id).collect()
     }
 
-    /// The writes that wait for copies under the session's present or earlier leases on the volume.
+    /// The writes that wait because of copies that the session may have under its present or
+    /// earlier leases on the volume.
     pub(in crate::lessor) fn of_volume(&self, session: SessionId, volume: &NodePath) -> Vec<PendingWriteId> {
         let first = (session, volume.clone(), Incarnation(0), 0);
         let last = (session, volume.clone(), Incarnation(u64::MAX), PendingWriteId::MAX);
