@@ -25,6 +25,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub use builder::LockBuilder;
+use request::UpgradeRequest;
 
 use crate::{
     call::given,
@@ -193,11 +194,10 @@ impl LockGuard {
         if let LockStatus::Granted { token, mode: LockMode::Exclusive, .. } = *self.status.borrow() {
             return Ok(token);
         }
-        // If `upgrading` is dropped, it cancels the request: if an error leaves the outcome open, or
-        // if this future is dropped. It is dropped after `become_exclusive` has ended, because until
-        // then the holder refuses another change of this lock.
-        let upgrading =
-            UpgradeRequest { client: self.client.clone(), path: self.path.clone(), id: self.id, is_done: false };
+        // If `upgrading` is dropped, it cancels the request: if an error leaves the outcome open,
+        // or if this future is dropped. It is dropped after `become_exclusive` has ended, because
+        // until then the holder refuses another change of this lock.
+        let upgrading = UpgradeRequest::new(self.client.clone(), self.path.clone(), self.id);
         let result = self.become_exclusive(wait, asked).await;
         match &result {
             Err(LockError::NotGranted { .. }) => upgrading.cancel().await,
@@ -352,43 +352,6 @@ impl Drop for LockGuard {
             drop(self.begin_release());
         }
         self.client.driver().drop_lock_cell(self.id);
-    }
-}
-
-/// A pending upgrade. If this is dropped without a call of `done`, it cancels the upgrade. A request
-/// for the shared mode does that.
-struct UpgradeRequest {
-    client: Client,
-    path: NodePath,
-    id: LockId,
-    is_done: bool,
-}
-
-impl UpgradeRequest {
-    fn done(mut self) {
-        self.is_done = true;
-    }
-
-    /// Cancels the request, and waits for the answer, at most for the client's timeout. After that,
-    /// the cancellation continues without this call.
-    async fn cancel(mut self) {
-        self.is_done = true;
-        let after = self.client.driver().options.timeout;
-        let _ = tokio::time::timeout(after, self.begin_cancel()).await;
-    }
-
-    fn begin_cancel(&self) -> oneshot::Receiver<WriteOutcome> {
-        let (path, lock) = (self.path.clone(), self.id);
-        let change = Write::ChangeLockMode { path, lock, mode: LockMode::Shared, wait: true };
-        self.client.driver().begin_pending_release(&self.path, change)
-    }
-}
-
-impl Drop for UpgradeRequest {
-    fn drop(&mut self) {
-        if !self.is_done {
-            drop(self.begin_cancel());
-        }
     }
 }
 

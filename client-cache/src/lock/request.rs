@@ -1,8 +1,9 @@
-//! Lock requests. If a lock is granted after its caller has left, the client releases it.
+//! Requests for locks and for upgrades. If a lock is granted after its caller has left, the client
+//! releases it.
 
 use std::sync::{Arc, OnceLock};
 
-use leasehold_protocol::{command::Write, holder::WriteId, id::LockId, path::NodePath};
+use leasehold_protocol::{command::Write, holder::WriteId, id::LockId, lock::LockMode, path::NodePath};
 use tokio::sync::oneshot;
 
 use super::LockGuard;
@@ -21,8 +22,8 @@ pub(super) struct LockRequest {
     write_id: WriteId,
     answer: oneshot::Receiver<Result<UnclaimedLock, LockError>>,
     is_answered: bool,
-    /// Begins when the request is cancelled. This and the task `take` share it. It ends when both
-    /// have dropped it.
+    /// Begins when the request is cancelled. This and the task `await_answer` share it. It ends
+    /// when both have dropped it.
     pending_release: Arc<OnceLock<PendingRelease>>,
 }
 
@@ -121,4 +122,45 @@ async fn await_answer(
         }
     }
     drop(pending_release);
+}
+
+/// A pending upgrade. If this is dropped without a call of `done`, it cancels the upgrade. A
+/// request for the shared mode does that.
+pub(super) struct UpgradeRequest {
+    client: Client,
+    path: NodePath,
+    id: LockId,
+    is_done: bool,
+}
+
+impl UpgradeRequest {
+    pub(super) fn new(client: Client, path: NodePath, id: LockId) -> Self {
+        Self { client, path, id, is_done: false }
+    }
+
+    pub(super) fn done(mut self) {
+        self.is_done = true;
+    }
+
+    /// Cancels the request, and waits for the answer, at most for the client's timeout. After that,
+    /// the cancellation continues without this call.
+    pub(super) async fn cancel(mut self) {
+        self.is_done = true;
+        let after = self.client.driver().options.timeout;
+        let _ = tokio::time::timeout(after, self.begin_cancel()).await;
+    }
+
+    fn begin_cancel(&self) -> oneshot::Receiver<WriteOutcome> {
+        let (path, lock) = (self.path.clone(), self.id);
+        let change = Write::ChangeLockMode { path, lock, mode: LockMode::Shared, wait: true };
+        self.client.driver().begin_pending_release(&self.path, change)
+    }
+}
+
+impl Drop for UpgradeRequest {
+    fn drop(&mut self) {
+        if !self.is_done {
+            drop(self.begin_cancel());
+        }
+    }
 }

@@ -3,7 +3,8 @@
 //! A node is attached to one lease at most. A lease has any number of attached nodes (etcd's keys,
 //! ZooKeeper's ephemeral nodes). A put is refused if the lease has [`State::REMOVED_NODES_MAX`] or
 //! more. The puts of one transaction do not count each other, so a transaction can exceed that by
-//! its operations less one. As in ZooKeeper, an attached node has no children. It is no volume either. So its removal removes nothing else.
+//! its operations less one. As in ZooKeeper, an attached node has no children. It is no volume
+//! either. So its removal removes nothing else.
 //!
 //! # First the lease, then the nodes (ADR 8)
 //!

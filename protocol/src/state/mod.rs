@@ -32,7 +32,8 @@
 //!   many for each created node, at most the depth of its path.
 //! - A transaction takes the sum of its operations, whose number is bounded.
 //! - The cost of a delete or a purge depends on the number of nodes: at most
-//!   [`State::REMOVED_NODES_MAX`], and for a purge the operations of one transaction more. Later entries free the memory of purged nodes in parts.
+//!   [`State::REMOVED_NODES_MAX`], and for a purge the operations of one transaction more. Later
+//!   entries free the memory of purged nodes in parts.
 //! - The cost of a volume's creation depends on the number of nodes in its subtree, because they
 //!   are counted (`quotas`).
 //! - The cost of a volume's removal depends on the number of leases on it. That of a session's end
