@@ -204,7 +204,20 @@ impl LockGuard {
             Err(LockError::Write(error)) if error.may_still_happen() => drop(upgrading),
             _ => upgrading.done(),
         }
-        result
+        result.map_err(|error| self.not_granted_in_time(error, wait))
+    }
+
+    /// The error of an upgrade. If only its `wait` has ended, not the client's timeout, the upgrade
+    /// was not granted in time.
+    fn not_granted_in_time(&self, error: LockError, wait: LockWait) -> LockError {
+        let timeout = self.client.driver().options.timeout;
+        match (wait, &error) {
+            (
+                LockWait::For(most),
+                LockError::Write(WriteError::TimedOut { after, .. } | WriteError::NotSent { after, .. }),
+            ) if *after < timeout => LockError::NotGranted { path: self.path.clone(), after: most },
+            _ => error,
+        }
     }
 
     /// Waits until the servers have confirmed this client's pending releases at the node. A
@@ -253,12 +266,7 @@ impl LockGuard {
         let timeout = self.client.driver().options.timeout;
         let left = if let LockWait::For(most) = wait { most.saturating_sub(asked.elapsed()) } else { timeout };
         let result = self.client.driver().execute_write(change, timeout.min(left)).await;
-        result.map(|_| ()).map_err(|error| match (wait, error) {
-            (LockWait::For(after), WriteError::TimedOut { .. } | WriteError::NotSent { .. }) if left < timeout => {
-                LockError::NotGranted { path: self.path.clone(), after }
-            }
-            (_, error) => self.lost_or(error),
-        })
+        result.map(|_| ()).map_err(|error| self.lost_or(error))
     }
 
     /// Waits for the answer to a request, at most for the client's timeout. After that, the client

@@ -25,7 +25,7 @@
 //! nodes are requested at once. If a node has changed, the second collect becomes the first one of
 //! the next try.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::future::{BoxFuture, try_join_all};
 use leasehold_protocol::{
@@ -43,6 +43,10 @@ use crate::{
     error::SnapshotError,
     read::{NodeData, Read},
 };
+
+/// The pause before another try if too many nodes are absent without a lease. A pending write may be
+/// the reason that there is none.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// Several nodes as of one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,8 +104,8 @@ impl Client {
     /// # Errors
     ///
     /// [`SnapshotError`] if a read failed, or if the nodes kept changing until the timeout.
-    /// [`SnapshotError::TooManyAbsent`] if more than 128 of the nodes do not exist, and this client
-    /// has no copy of their absence.
+    /// [`SnapshotError::TooManyAbsent`] if, at the timeout, more than 128 of the nodes do not exist,
+    /// and this client gets no lease on their absence.
     pub fn snapshot<P>(&self, paths: impl IntoIterator<Item = P>) -> SnapshotReadBuilder<'_>
     where
         P: TryInto<NodePath, Error: Into<PathError>>,
@@ -111,14 +115,18 @@ impl Client {
 
     async fn snapshot_of(&self, paths: &[NodePath], after: Duration) -> Result<Snapshot, SnapshotError> {
         let began = clock::now();
-        let mut tries = 0;
+        let (mut tries, mut too_many) = (0, None);
         let mut first = self.collect(paths, after).await?;
         loop {
             tries += 1;
             let left = after.saturating_sub(clock::now().since(began));
             if left.is_zero() {
-                return Err(SnapshotError::Contended { after, tries });
+                return Err(match too_many {
+                    Some(got) => SnapshotError::TooManyAbsent { got, most: Transaction::COMPARES_MAX },
+                    None => SnapshotError::Contended { after, tries },
+                });
             }
+            too_many = None;
             let second = self.collect(paths, left).await?;
             let left = || after.saturating_sub(clock::now().since(began));
             first = match undecided(&first, &second) {
@@ -130,15 +138,24 @@ impl Client {
                     }
                     second
                 }
-                Some(undecided) if undecided.len() > Transaction::COMPARES_MAX => {
-                    let (got, most) = (undecided.len(), Transaction::COMPARES_MAX);
-                    return Err(SnapshotError::TooManyAbsent { got, most });
+                // Those of which the client has a copy now are decided by the next collect.
+                Some(undecided) if undecided.iter().any(|index| second[*index].content.installation().is_some()) => {
+                    second
                 }
-                // The transaction compares only these nodes. The third collect shows that the
-                // others did not change from before the transaction until after it.
                 Some(undecided) => {
-                    let compared = undecided.iter().map(|index| (&paths[*index], &second[*index]));
-                    let are_absent = self.are_as_read(compared, left()).await;
+                    let compared: BTreeMap<_, _> = undecided.iter().map(|it| (&paths[*it], &second[*it])).collect();
+                    if compared.len() > Transaction::COMPARES_MAX {
+                        too_many = Some(compared.len());
+                        tokio::time::sleep(RETRY_AFTER.min(left())).await;
+                        first = second;
+                        continue;
+                    }
+                    // The transaction compares only these nodes. The third collect shows that the
+                    // others did not change from before the transaction until after it.
+                    let are_absent = self.are_as_read(compared.into_iter(), left()).await;
+                    if left().is_zero() {
+                        return Err(SnapshotError::Contended { after, tries });
+                    }
                     let third = self.collect(paths, left()).await?;
                     let mut others = (0..paths.len()).filter(|index| undecided.binary_search(index).is_err());
                     if are_absent && others.all(|index| stood_still(&second[index], &third[index])) {

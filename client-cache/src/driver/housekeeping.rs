@@ -73,6 +73,10 @@ impl Driver {
         if !self.cache.has_waiting() {
             return;
         }
+        {
+            let _core = self.core.lock();
+            self.cache.try_waiting();
+        }
         let _held = self.cache.hold_readers();
         for _ in 0..WAITING_TRIES {
             if let Some(_core) = self.core.try_lock() {

@@ -145,6 +145,7 @@ fn wide_worlds_draw_enough_and_reach_each_low_bound() {
         ("drawn: puts by the name of a lease", 20),
         ("drawn: revocations of many nodes", 14),
         ("drawn: revocations of nodes", 65),
+        ("drawn: several writes given up at once", 150),
         ("drawn: transactions that attach", 250),
         ("drawn: volumes made below others", 45),
         ("leaders left alone", 10),
