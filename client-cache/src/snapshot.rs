@@ -40,12 +40,12 @@ use crate::{
     call::given,
     client::Client,
     clock,
-    error::SnapshotError,
+    error::{ReadError, SnapshotError},
     read::{NodeData, Read},
 };
 
-/// The pause before another try if too many nodes are absent without a lease. A pending write may be
-/// the reason that there is none.
+/// The pause before another try if too many nodes are absent without a lease. A pending write may
+/// be the reason that there is none.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// Several nodes as of one moment.
@@ -104,8 +104,8 @@ impl Client {
     /// # Errors
     ///
     /// [`SnapshotError`] if a read failed, or if the nodes kept changing until the timeout.
-    /// [`SnapshotError::TooManyAbsent`] if, at the timeout, more than 128 of the nodes do not exist,
-    /// and this client gets no lease on their absence.
+    /// [`SnapshotError::TooManyAbsent`] if, at the timeout, more than 128 of the nodes do not
+    /// exist, and this client gets no lease on their absence.
     pub fn snapshot<P>(&self, paths: impl IntoIterator<Item = P>) -> SnapshotReadBuilder<'_>
     where
         P: TryInto<NodePath, Error: Into<PathError>>,
@@ -121,13 +121,12 @@ impl Client {
             tries += 1;
             let left = after.saturating_sub(clock::now().since(began));
             if left.is_zero() {
-                return Err(match too_many {
-                    Some(got) => SnapshotError::TooManyAbsent { got, most: Transaction::COMPARES_MAX },
-                    None => SnapshotError::Contended { after, tries },
-                });
+                return Err(too_many.unwrap_or(SnapshotError::Contended { after, tries }));
             }
-            too_many = None;
-            let second = self.collect(paths, left).await?;
+            let second = match (self.collect(paths, left).await, too_many.take()) {
+                (Err(SnapshotError::Read(ReadError::TimedOut { .. })), Some(too_many)) => return Err(too_many),
+                (second, _) => second?,
+            };
             let left = || after.saturating_sub(clock::now().since(began));
             first = match undecided(&first, &second) {
                 None => second,
@@ -144,8 +143,9 @@ impl Client {
                 }
                 Some(undecided) => {
                     let compared: BTreeMap<_, _> = undecided.iter().map(|it| (&paths[*it], &second[*it])).collect();
-                    if compared.len() > Transaction::COMPARES_MAX {
-                        too_many = Some(compared.len());
+                    let (got, most) = (compared.len(), Transaction::COMPARES_MAX);
+                    if got > most {
+                        too_many = Some(SnapshotError::TooManyAbsent { got, most });
                         tokio::time::sleep(RETRY_AFTER.min(left())).await;
                         first = second;
                         continue;
