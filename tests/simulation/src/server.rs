@@ -221,11 +221,11 @@ impl World {
                 let held = self.grants.check(key, promise);
                 self.demand_by(Judge::Grants, held);
             }
-            // The refusal is not in the log. The client may begin the write again, and cancel it
-            // before it is sent (wide seed 2165).
+            // Not in the log: the client may begin it anew, and cancel it first (wide seed 2165).
             Err(Refusal::Write(refusal)) if matches!(innermost(refusal), WriteRefusal::NoVolumeLease { .. }) => {
                 self.oracle.once.was_misplaced(key);
             }
+            Err(Refusal::OutsideWindow { .. }) => self.tally.add("answers about writes outside of the window"),
             _ => {}
         }
     }
