@@ -429,8 +429,9 @@ pub enum SnapshotError {
         /// How often the client tried.
         tries: u32,
     },
-    /// Too many of the nodes do not exist and have no lease on their absence. Only a transaction
-    /// can show that so many nodes did not exist at one moment, and its comparisons are bounded.
+    /// Too many of the nodes do not exist, and this client has no lease on their absence. For such
+    /// nodes, only a transaction shows that none of them existed at one moment. A transaction has a
+    /// bounded number of comparisons.
     #[error("snapshot: {got} absent nodes without leases: expected at most {most}")]
     TooManyAbsent {
         /// The number of such nodes.

@@ -1,5 +1,5 @@
-//! Pending releases: released and dropped locks, dropped permits, downgrades and cancelled
-//! requests. The servers may still count what they release.
+//! Pending releases: of locks, of permits, of the exclusive mode of a lock, and of cancelled
+//! requests. The servers may not have seen them yet, and still count what the client has released.
 //!
 //! Dropping a guard does not wait, and requests can overtake each other. So a client that drops a
 //! lock and tries to lock the same node again could be refused because of its own old lock.

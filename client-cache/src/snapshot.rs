@@ -137,7 +137,7 @@ impl Client {
                     }
                     second
                 }
-                // Those of which the client has a copy now are decided by the next collect.
+                // Some of them have a copy now. The next collect decides about those.
                 Some(undecided) if undecided.iter().any(|index| second[*index].content.installation().is_some()) => {
                     second
                 }

@@ -60,8 +60,8 @@ enum RenewalEvidence {
     Never,
     /// Renewed, and no tick has included that yet: one of the next ticks must.
     Unlogged,
-    /// Not renewed since its last renewal was included in a tick, or was given up with the proposal
-    /// of its end. The time is remembered for inspection only.
+    /// A tick has included its last renewal, or its end is proposed. The time is remembered for
+    /// inspection only.
     Logged,
 }
 

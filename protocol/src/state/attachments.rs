@@ -88,9 +88,9 @@ impl PurgeBatch {
         self.leases.push(lease);
     }
 
-    /// The changed objects. A returning client drops all named objects. So they name each removed
-    /// node, and not all nodes of a list, some of which stay. For a lease with many nodes they are
-    /// one common subtree.
+    /// The changed objects. A returning client drops all objects in these sets. So the sets name
+    /// each removed node: a whole list may have other nodes, which stay. For a lease with many
+    /// nodes there is one set, their common subtree.
     fn sets(&self) -> Vec<ObjectSet> {
         if self.leases.len() == 1 && self.nodes.len() > FEW_NODES {
             return vec![ObjectSet::Subtree(NodePath::common_ancestor(self.lists.keys()))];

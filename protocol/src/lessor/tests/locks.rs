@@ -312,7 +312,8 @@ fn change_of_a_shared_node_examines_only_what_it_reports() {
     assert!(many.iter().all(|visited| *visited <= 16), "{many:?}");
 }
 
-/// What an unlock examines on a node with so many lost locks in their lock delay.
+/// The number of elements that an unlock examines, on a node with `count` lost locks in their lock
+/// delay.
 fn visited_beside_lost_locks(count: usize) -> u64 {
     let mut world = World { is_checked: false, ..World::new() };
     let silent = world.session();
