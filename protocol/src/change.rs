@@ -10,7 +10,8 @@
 //! - Puts come in the order of paths. So a node comes after its ancestors that were made by the
 //!   same change.
 //! - Removals come in the opposite order. So a node comes after all nodes below it.
-//! - If a change has several steps, the events come step by step.
+//! - If a change has several steps, the events come step by step. The steps are the operations of a
+//!   transaction, in the order of their paths, or the leases whose nodes one purge removes.
 
 use std::sync::Arc;
 

@@ -43,7 +43,8 @@ pub struct Proposal {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Command {
     /// Begins an epoch: a replica has become leader. The log index of the entry is the epoch. From
-    /// here on, only its commands count. The epoch of its proposal does not bind this command.
+    /// here on, only commands of this epoch count. This command itself takes effect whatever epoch
+    /// its proposal names.
     BeginEpoch {
         /// The replica that leads.
         replica: u64,
@@ -391,11 +392,11 @@ pub enum Outcome {
     Ticked,
     /// The lease has ended.
     Expired,
-    /// The lease has ended already, or its name now stands for another lease.
+    /// The lease has ended already, or a later incarnation has taken its place.
     LeaseNotFound,
     /// The lease has not ended: its horizon has moved, or it is the lease of a session that has
-    /// volume leases. The lessor proposes the end again (T5), of a session lease after another
-    /// term.
+    /// volume leases. The lessor proposes the end again (T5). For a session lease, it first waits
+    /// another term.
     HorizonMoved {
         /// The present horizon.
         horizon: ClusterTime,

@@ -30,8 +30,9 @@ use crate::{
 /// different processors.
 pub const GRAIN: Duration = Duration::from_millis(1);
 
-/// The number of earlier exchanges with which a client compares each exchange. Their ages grow like
-/// powers. So the oldest reveals a small drift, and the youngest a sudden drift.
+/// The number of earlier exchanges with which a client compares each exchange. Each is several
+/// times as old as the next newer one. So the oldest reveals a small drift, and the newest a sudden
+/// one.
 pub const REFERENCES_MAX: usize = 4;
 
 /// A client forgets older references, because the clock's rate may have changed since.
@@ -253,8 +254,8 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Records when the leader handled an exchange. It ignores a repeated or late one, because the
-    /// leader handled its first arrival earlier, or a later exchange already.
+    /// Records when the leader handled an exchange. It ignores an exchange that arrives again, or
+    /// after a later one.
     pub fn note(&mut self, mark: u64, now: Instant) {
         if self.noted.last().map_or(0, |(last, _)| *last) < mark {
             self.noted.push((mark, now));

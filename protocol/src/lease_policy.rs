@@ -134,7 +134,7 @@ pub enum OnWrite {
     /// Four things are recalled all the same:
     ///
     /// - data under a write lease;
-    /// - the writer's own copies;
+    /// - the writer's own copies, if the writer is not exempt (S2w);
     /// - nodes of leases that have ended;
     /// - copies of a session that is recalled for another volume. A write can change objects of
     ///   several volumes. If a session is recalled for one of them, it is recalled for all.
@@ -145,9 +145,9 @@ pub enum OnWrite {
     Wait,
     /// As [`OnWrite::Recall`]. But a client that read a recalled copy asks with its consent for the
     /// new value. When the write has ended, the server pushes it to the client with a new lease. So
-    /// the client's next read is a hit. Caches of processors call this *write-update*, and the
-    /// other *write-invalidate*. Each client that read its copy costs one message more after each
-    /// write, and one read less.
+    /// the client's next read is a hit. Caches of processors call this *write-update*, and
+    /// [`OnWrite::Recall`] *write-invalidate*. For each client that read its copy, a write costs
+    /// one message more, and saves one read.
     Update,
 }
 

@@ -2,8 +2,9 @@
 //!
 //! A client opens the connection and sends requests. Responses, [`Recall`]s and pushes come back.
 //! Any message may be delayed, or lost with its connection, and a client may send a request twice.
-//! `docs/PROTOCOL.md` describes each message. Times are durations, and each side counts them on its
-//! own clock (T1).
+//! The comments say what follows: after *Lost* if the message is lost, after *Twice* if it arrives
+//! twice. `docs/PROTOCOL.md` describes each message. Times are durations, and each side counts them
+//! on its own clock (T1).
 
 mod bounds;
 mod inspect;
@@ -178,8 +179,8 @@ pub enum Body {
         /// The objects whose copies the client dropped when it sent this (S2w); at most
         /// [`DROPPED_SETS_MAX`].
         dropped: Vec<ObjectSet>,
-        /// The highest stamp of the registered epoch that the client had seen at that time. It
-        /// refuses grants on those objects at or below this stamp.
+        /// The highest stamp of the registered epoch that the client had seen at that time. The
+        /// client refuses grants on those objects at or below this stamp.
         seen: Stamp,
     },
     /// One part of a holder report (S7). It only adds object leases, and is never a consent.
@@ -352,7 +353,7 @@ pub enum Answer {
         grant: Option<Grant>,
         /// The revision that was applied when the grant was made.
         applied: Revision,
-        /// The promise of a granted key lease. The client counts it from before it sent the request
+        /// The promise of a granted key lease. The client counts it from the sending of the request
         /// (T2). For a repeated answer the lessor computes it afresh, or says that the lease has
         /// ended, even if another lease has the id.
         key_lease: Option<KeyLeasePromise>,

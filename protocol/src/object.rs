@@ -107,12 +107,14 @@ impl ObjectSet {
     }
 }
 
-/// [`compact_sets`] merges more sets than this, so that commands that name them stay small.
+/// If there are more sets than this, [`compact_sets`] merges them. So commands that name them stay
+/// small.
 pub const SETS_MAX: usize = 16;
 
 /// Sets that include all of `sets`. They are unchanged if there are at most [`SETS_MAX`], or if all
-/// are lists of children. Otherwise the subtree of the topmost other set replaces all sets inside
-/// it. After a put that makes a long chain of nodes, that subtree and the list above it remain.
+/// are lists of children. Otherwise the function takes the topmost set that is not a list of
+/// children. The subtree at the path of this set replaces all sets inside that subtree. After a put
+/// that makes a long chain of nodes, the subtree and the list above it remain.
 pub fn compact_sets(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
     if sets.len() <= SETS_MAX {
         return sets;

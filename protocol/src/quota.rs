@@ -72,8 +72,8 @@ impl Quota {
         }
     }
 
-    /// The first figure that exceeds its limit in `after`, and grows from `before` to `after`, with
-    /// the limit.
+    /// The first figure that is above its limit in `after` and has grown since `before`, with its
+    /// limit.
     ///
     /// ```
     /// use leasehold_protocol::quota::{Quota, QuotaFigure, VolumeUse};

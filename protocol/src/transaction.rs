@@ -175,11 +175,12 @@ impl Transaction {
     pub const COMPARES_MAX: usize = 128;
     /// The most operations in each branch (etcd's `max-txn-ops`).
     pub const OPERATIONS_MAX: usize = 128;
-    /// The most bytes of all paths together. With the sets in its fields, a message or an entry has
-    /// each path at most five times. So it has room for the paths and the largest values.
+    /// The most bytes of all paths together. A message or an entry has each path at most five
+    /// times: in the transaction, and in the sets of objects beside it. So a frame has room for the
+    /// paths and the largest values.
     pub const PATHS_MAX_BYTES: usize = 256 << 10;
-    /// The most nodes that either branch may create, including missing ancestors, in the state at
-    /// the arrival of the request. Each is a row, and an event for watchers.
+    /// The most nodes that either branch may create, including missing ancestors. They are counted
+    /// in the state at the arrival of the request. Each is a row, and an event for watchers.
     pub const NODES_MADE_MAX: usize = 4096;
     /// The most bytes of the paths of these nodes. Each path occurs in a row and again in the
     /// history.
@@ -269,7 +270,7 @@ impl Transaction {
     }
 }
 
-/// An index as `u32`. No list is longer.
+/// An index as `u32`. No list of a transaction has more elements than a `u32` can count.
 pub(crate) fn index_of(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
@@ -360,7 +361,7 @@ impl Compare {
 }
 
 impl Relation {
-    /// Whether a property has this relation, if it is ordered to the operand like `stored`.
+    /// Whether the relation holds. `stored` is how the stored property compares with the operand.
     pub fn matches(self, stored: Ordering) -> bool {
         match self {
             Self::Equal => stored.is_eq(),

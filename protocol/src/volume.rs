@@ -43,7 +43,8 @@ pub struct VolumeSettings {
     tracking: Tracking,
     on_write: OnWrite,
     grants: GrantPolicy,
-    /// [`NO_LEASE_LIMIT`] if there is none. Each write has room for settings, so they stay small.
+    /// [`NO_LEASE_LIMIT`] if there is none. An `Option` would take more memory, and each value of
+    /// the type `Write` has room for settings.
     lease_limit: u32,
     quota: Quota,
 }
@@ -68,8 +69,8 @@ impl VolumeSettings {
     pub const TERM_MIN: Duration = Duration::from_millis(200);
     /// The longest volume term. It bounds how long a dead client can delay a write.
     pub const TERM_MAX: Duration = Duration::from_secs(24 * 3600);
-    /// The longest object term. The shortest is [`VolumeSettings::TERM_MIN`], also if the volume
-    /// term is longer: then each object lease is renewed by itself, and bounds a write's wait.
+    /// The longest object term. The shortest is [`VolumeSettings::TERM_MIN`]. An object term may be
+    /// shorter than the volume term. Then the end of the object lease bounds a write's wait.
     pub const OBJECT_TERM_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
     /// The longest object term if writes wait for the end of object leases. Writes that wait take
     /// room in the leader's memory (S10b).
@@ -92,9 +93,9 @@ impl VolumeSettings {
 
     /// Makes settings, and checks them against the cluster's drift allowance (T3).
     ///
-    /// The margin must exceed twice the allowance over the longest volume term and a tick. An
-    /// object term can be shorter or much longer. For object leases the server waits
-    /// [`VolumeSettings::object_wait`] instead.
+    /// The margin must exceed twice the allowance over the longest volume term and a tick. The
+    /// object term needs no greater margin, even if it is much longer than the volume term: for
+    /// object leases the server waits [`VolumeSettings::object_wait`].
     ///
     /// Every read gets an object lease, and writes recall them. [`VolumeSettings::with_policy`]
     /// changes that.

@@ -280,7 +280,8 @@ impl Holder {
         let waiters = acquisition.take_waiters();
         let replaceable =
             if acquisition.is_repeated { self.volumes.at_and_above(&acquisition.path) } else { Vec::new() };
-        // The server refuses this path for good. The volume's own path may be shorter.
+        // If the server is not busy, it refuses this path for good, for example because it is too
+        // long. The top of the volume may be shorter.
         let is_last = !is_busy && acquisition.path == *top;
         if !is_busy {
             acquisition.path = top.clone();
@@ -372,7 +373,8 @@ impl Holder {
         self.volumes.learn(volume);
     }
 
-    /// Forgets a volume that no longer exists, with its copies, nodes and locks.
+    /// Forgets a volume, with its copies, nodes and locks: the volume no longer exists, or the
+    /// holder knows too many volumes and does not use this one.
     fn forget_volume(&mut self, top: &NodePath) {
         if self.acquisitions.contains_key(top) {
             return;

@@ -153,8 +153,8 @@ impl Holder {
         }
     }
 
-    /// How long the lease certainly lasts to which the put of this revision attached the node. Zero
-    /// if that lease has ended, or if the node was put or removed since.
+    /// The put of this revision attached the node to a lease: how long that lease certainly lasts.
+    /// Zero if the lease has ended, or if the node was put or removed since.
     pub fn attached_remaining(&self, path: &NodePath, put: Revision, now: Instant) -> Duration {
         let is_attached = |top: &NodePath| {
             let volume = self.volumes.get(top)?;
@@ -173,7 +173,8 @@ impl Holder {
         node.is_some_and(|node| (node.revision, node.incarnation) == (put, incarnation))
     }
 
-    /// Reports lost nodes after leases on the volumes at and above a path may have ended.
+    /// Reports as lost each attached node whose lease has ended, in the volumes at and above the
+    /// path.
     pub(super) fn lose_attached_without_lease_above(&mut self, path: &NodePath) {
         for top in self.volumes.at_and_above(path) {
             self.lose_attached_without_lease(&top);

@@ -11,9 +11,12 @@
 //!
 //! The holder consents at once in these cases: it has no usable copy; the recall names a subtree;
 //! the numbers of recalls have a gap; a write of this client is sent and unanswered, and was not
-//! cancelled; a volume lease with nodes or locks has ended by this clock; or consents for
-//! [`HolderBounds::delayed_consents_max`](super::HolderBounds::delayed_consents_max) objects are
-//! delayed already.
+//! cancelled; a volume lease with nodes or locks has ended by this clock; or consents for more than
+//! [`HolderBounds::delayed_consents_max`](super::HolderBounds::delayed_consents_max) objects would
+//! be delayed.
+//!
+//! The holder ends all delays when the client sends a write, when a new volume lease begins, or
+//! when a promise makes a volume lease valid again that had ended by this clock.
 //!
 //! The client has already replied to the recall, with a notice of the delay and no consent. So a
 //! heartbeat brings the consent later. A server shows the notice to people who ask why a write
@@ -66,7 +69,8 @@ impl DelayedConsents {
 
 impl Holder {
     /// Delays the consent to a recall, if the client may do so and has a usable copy. The recalled
-    /// copies stay in use. Returns for how long at most, if it does.
+    /// copies stay in use. Returns the longest time that the delay can last. `None` if the holder
+    /// must consent now.
     pub(super) fn delay_consent(&mut self, recall: &Recall, now: Instant) -> Option<Duration> {
         let Recall { stamp, ref sets, offers_next_values, .. } = *recall;
         if self.config.consent_delay.is_zero() {
@@ -114,7 +118,8 @@ impl Holder {
     }
 
     /// The stamps of the recalls to consent to now. One request brings all consents that are nearly
-    /// due. A copy may be gone before its time, for example by another recall or an eviction.
+    /// due. If no copy of a recall is usable any longer, for example after another recall or an
+    /// eviction, its consent is due.
     fn due_consents(&self, now: Instant) -> Vec<Stamp> {
         let nearly = now.after(self.config.consent_delay / NEARLY);
         let is_due = |delayed: &DelayedConsent| {

@@ -10,9 +10,10 @@
 //! soon after it registers, and after 0.7 of a term without a comparison. A client without a lease
 //! compares nothing. When it gets one, it compares after 0.7 of the first promise.
 //!
-//! A client that does not renew ahead has many short leases (`RenewalMode`). Its request for each
-//! lease compares clocks too, before it uses a copy under the lease. So it sends a heartbeat for
-//! that only after 1.2 terms without a comparison, if reads have renewed the lease (docs/adr/0021).
+//! A client that does not renew ahead (`RenewalMode`) often asks for a new lease. Each such request
+//! compares clocks too, before the client uses a copy under the lease. So the client sends a
+//! heartbeat for a comparison only if reads have renewed the lease, and after 1.2 terms without a
+//! comparison (docs/adr/0021).
 
 use std::time::Duration;
 

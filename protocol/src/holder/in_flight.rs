@@ -180,7 +180,8 @@ impl RequestsInFlight {
         self.sent(Some(&send_id)).map(|sent| (send_id, sent))
     }
 
-    /// When the oldest write or read in flight was sent for which an operation waits.
+    /// When the oldest read, write or request for a volume lease in flight was sent. A read of a
+    /// next value does not count.
     pub(super) fn oldest_operation(&self) -> Option<Instant> {
         self.sent(self.operations.first())
     }

@@ -53,9 +53,9 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// All key leases that the holder renews.
 ///
-/// Each step needs the next deadline, and there may be thousands of leases. So it stores the
-/// deadlines, which may be too early. It corrects them when they pass, and whenever it examines all
-/// leases.
+/// Each step needs the next deadline, and there may be thousands of leases. So this type stores the
+/// deadlines. They may be too early. The holder computes them anew when they have passed, and
+/// whenever it examines all leases.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct OwnKeyLeases {
     by_id: BTreeMap<LeaseId, OwnKeyLease>,
@@ -84,8 +84,8 @@ impl OwnKeyLeases {
     }
 
     /// The last lease that the next request names, if more are due than it may name. Leases that
-    /// are due for longest come first. A renewed lease is due after all that wait, so every lease
-    /// is renewed in turn (S10b).
+    /// have been due for longest come first. A renewed lease is due after all that wait, so every
+    /// lease is renewed in turn (S10b).
     fn last_named(&self, now: Instant) -> Option<(Instant, LeaseId)> {
         if self.by_id.len() <= KEEP_ALIVES_MAX {
             return None;
@@ -219,8 +219,8 @@ impl Holder {
         };
         lease.incarnation = Some(incarnation);
         match &mut lease.promised {
-            // The horizon made this promise shorter. The holder asks again when the sent renewal
-            // counts as lost.
+            // The horizon made this promise shorter than the known one, so the holder ignores it.
+            // It asks again at the same time as if the answer had been lost.
             Some((known_until, _)) if until < *known_until => return,
             Some((known_until, pace)) => {
                 *known_until = until;

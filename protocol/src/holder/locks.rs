@@ -2,7 +2,7 @@
 //!
 //! A lock belongs to one incarnation of the lease on its volume. A server's report that the lock is
 //! granted may be old. So the client counts on the lock only while that lease holds on this clock
-//! (S1, T2). When the lease has ended by this clock or on the servers, a granted lock is lost. A
+//! (S10, T2). When the lease has ended by this clock or on the servers, a granted lock is lost. A
 //! waiting lock is lost only when the lease has ended on the servers. The holder then notifies the
 //! application once. The servers may still have the lock, so the client releases it there
 //! (`lose_locks` in `client-cache/src/driver/locks.rs`).

@@ -1,6 +1,6 @@
-//! Reads of the next value: in a volume that updates ([`OnWrite::Update`]), a client that gives up
-//! a copy for a write asks with its consent for the value that the write leaves. The server pushes
-//! it with a lease, when the write has ended. So the next read of the application is a hit.
+//! Reads of the next value. In a volume with [`OnWrite::Update`], a client that gives up a copy for
+//! a write asks with its consent for the value that the write leaves. When the write has ended, the
+//! server pushes this value with a lease. So the next read of the application is a hit.
 //!
 //! The client asks only for copies that its application wanted: a read had asked for the copy, or
 //! was answered from it. The cache knows which ([`HolderEffect::SelectWanted`]). So an object that
@@ -90,8 +90,8 @@ impl Holder {
                 LeaseOffer::OnRequest | LeaseOffer::Nobody => LeaseRequest::Explicit,
             };
             let body = Body::ReadNextValue { object: object.clone(), lease };
-            // The request renews nothing: a promise counts from the arrival of the request, and the
-            // answer may come after its end.
+            // The request renews nothing. A promise counts from the arrival of the request, and may
+            // have ended before the answer comes.
             let send_id = self.send(Purpose::ReadNextValue(object.clone()), body, RenewalSelection::NoRenewal, now);
             self.next_values.objects.insert(object, send_id);
         }

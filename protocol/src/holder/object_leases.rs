@@ -84,8 +84,8 @@ impl Holder {
         }
     }
 
-    /// Handles an eviction by the cache. If the object lease still holds on this clock, the next
-    /// request returns the copy (S2).
+    /// Handles an eviction by the cache. If a leader of this epoch granted the object lease, and it
+    /// still holds on this clock, the next request returns the copy (S2).
     ///
     /// A return counts as a recall (S4). The server forgets all grants of the object up to this
     /// one. One of them may still be in flight. If the holder cached it, nobody would recall that

@@ -10,9 +10,10 @@ use crate::{
     transaction::Operation,
 };
 
-/// The objects that a write may change, as far as the writer can tell cheaply. The leader recalls
-/// all others from the writer too. A put of a node that is known to exist changes no list of
-/// children. For a transaction, both branches count, because the answer decides between them.
+/// The objects that a write may change, as far as the writer can tell cheaply. If the write changes
+/// others too, the leader recalls those from the writer. A put of a node that is known to exist
+/// changes no list of children. For a transaction, both branches count, because the client learns
+/// only from the answer which one was chosen.
 pub(super) fn may_change(write: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
     let one = ObjectSet::One;
     let parent = |path: &NodePath| path.parent().map(|parent| one(Object::children(parent)));

@@ -61,9 +61,9 @@ impl Pace {
     }
 
     /// Records a promise that ends before the lease. The lease ends at `until`. If the term has
-    /// become shorter, the next attempt comes when half of the new term remains at the latest, and
-    /// the new term sets the time between further attempts. Otherwise the next attempt stays when
-    /// it was.
+    /// become shorter, the next attempt comes at the latest when half of the new term remains. The
+    /// new term also sets the time between further attempts. If the term has not become shorter,
+    /// the time of the next attempt does not change.
     pub(super) fn note_shorter_promise(&mut self, until: Instant, term: Duration, now: Instant) {
         self.present_term = term.min(self.term);
         if self.present_term < self.term {

@@ -1,6 +1,7 @@
 //! Reads that the cache could not answer, and the fetches that they share.
 //!
-//! For each object, one request at a time is in flight. A read that *began before* the request was
+//! A *fetch* reads one object from a server, for all reads that wait for that object. For each
+//! object, one request at a time is in flight. A read that *began before* the request was
 //! sent may use any answer to it. A read that *joined* later may use the answer only if it came
 //! with leases that still hold. Any other answer may be older than a write that was acknowledged
 //! before the read began.
@@ -58,8 +59,8 @@ struct Fetch {
     named: Option<(Revision, Stamp)>,
     /// How often it waited for a volume lease.
     lease_waits: u8,
-    /// The fetch must not be repeated for a volume lease: it was already, or the lease was
-    /// refused.
+    /// The fetch was already sent again for a volume lease, or the lease was refused. So it is not
+    /// sent again for a lease.
     is_repeated: bool,
     /// Sent as [`Body::AwaitRead`], which waits for the flush of a write lease.
     waits_for_flush: bool,
@@ -269,8 +270,8 @@ impl Holder {
         let named = copy.and_then(CachedCopy::named);
         let known = named.map(|(revision, _)| revision);
         let (body, reason) = match waits_for_flush {
-            // When the answer comes, the client may have died. Renewed leases would then last for
-            // another term.
+            // The request renews nothing. A promise counts from the arrival of the request, and may
+            // have ended before the answer comes.
             true => (Body::AwaitRead { object: object.clone(), known, lease }, RenewalSelection::NoRenewal),
             false if wants_lease => {
                 (Body::Read { object: object.clone(), known, lease }, RenewalSelection::OnPath(&object.path))
@@ -369,7 +370,7 @@ impl Holder {
         current.is_some() && current == named
     }
 
-    /// Handles an answer that the copy which the request named has not changed.
+    /// Handles the answer that the object has not changed since the copy that the request named.
     fn copy_validated(&mut self, object: Object, copy: Option<CachedCopy>, now: Instant) {
         if let Some(copy) = copy {
             let modified = self.copies.get(&object).and_then(|old| old.modified);

@@ -64,8 +64,8 @@ impl Holder {
             self.start_owed_report(&promise.volume, now);
         }
         if is_revived {
-            // The lease may have been over by this clock when the delays of consents were computed.
-            // Then they left no time for its renewal.
+            // The lease had ended by this clock, perhaps already when the holder computed the
+            // delays of consents. Then the delays leave no time for the renewal of this lease.
             self.end_delays(now);
         }
     }

@@ -130,7 +130,8 @@ impl SendQueue {
         self.setbacks.clear();
     }
 
-    /// Removes requests that open or register a session. The holder builds them again to send them.
+    /// Removes the ready requests that open or register a session. The holder then sends a new one
+    /// (`greet`).
     pub(super) fn drop_greetings(&mut self) {
         for greeting in GREETINGS {
             if let Some(position) = self.positions.remove(&greeting) {

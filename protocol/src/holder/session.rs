@@ -51,9 +51,9 @@ pub(super) enum ReportedState {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnSession {
     pub(super) id: SessionId,
-    /// Until when the session exists at the servers if they renewed its lease with the last
-    /// answered request. They renew it only after a quarter of its term. So it may end up to a
-    /// quarter of a term earlier.
+    /// When the session ends by this clock, if the leader renewed its lease with the last answered
+    /// request. The leader renews the lease only if a quarter of its term has passed since the last
+    /// renewal. So the session may end up to a quarter of a term earlier.
     pub(super) until: Instant,
     pub(super) pace: Pace,
     /// The latest sending of [`Body::Register`] that was answered.

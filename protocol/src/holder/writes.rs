@@ -1,9 +1,10 @@
 //! Writes: each gets a sequence, and is sent until it is answered. It takes effect at most once.
 //!
-//! S2w: each send drops the writer's own copies of the objects that it may change, and names the
-//! highest stamp seen. From then on the holder caches no grant on them up to that stamp. So the
-//! leader need not recall them from the writer if its last grant is not newer. The answer counts as
-//! a recall of all older copies, and may grant a lease on the written node.
+//! S2w: each sending of a write drops the writer's own copies of the objects that the write may
+//! change, and names the highest stamp seen. From then on the holder caches no grant on them up to
+//! that stamp. So the leader recalls them from the writer only if it has granted a lease on them
+//! with a later stamp. The answer counts as a recall of all older copies, and may grant a lease on
+//! the written node.
 //!
 //! S9: a write has one sequence until it is answered or cancelled. When the session has expired, no
 //! write is sent again. The outcome of those that were sent is unknown.
@@ -32,9 +33,9 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct UnansweredWrite {
     write: Write,
-    /// The sets of copies that each send drops. Fixed at the first send.
+    /// The sets of copies that each sending drops. Fixed at the first sending.
     dropped: Vec<ObjectSet>,
-    /// From the first send on.
+    /// From the first sending on.
     sequence: Option<Sequence>,
     /// The latest sending.
     send_id: Option<SendId>,
@@ -282,7 +283,8 @@ impl Holder {
         let floor = Stamp { epoch: self.epoch, sequence: 0 };
         let seen = if self.stamp_seen.epoch == self.epoch { self.stamp_seen } else { floor };
         self.drop_and_overtake(&dropped, self.stamp_seen.max(floor));
-        // This write may wait for one that waits for this client.
+        // This write may have to wait for another session's write, which waits for this client's
+        // delayed consent.
         self.end_delays(now);
         self.consent_when_due(now);
         let path = write.path().cloned();

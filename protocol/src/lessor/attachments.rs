@@ -32,7 +32,8 @@ use orphans::PurgeBounds;
 
 impl Lessor {
     /// Begins to gather consents for the removal of orphans. One step begins one purge, so that the
-    /// step stays short. The next step follows as soon as a timer can.
+    /// step stays short. If another purge may begin, the next step is due at once
+    /// (`next_deadline`).
     pub(super) fn remove_orphans(&mut self, cx: &mut StepContext<'_>) {
         if !self.may_remove_orphans() {
             if self.epoch.is_some() && !self.orphans.is_empty() {

@@ -37,7 +37,7 @@ pub struct LessorBounds {
     /// because others wait for them.
     pub writes_max: usize,
     /// About the most bytes of memory of pending writes. Beyond it, further ones are refused as
-    /// busy.
+    /// busy, except flushes.
     pub writes_bytes_max: usize,
     /// The most requests that may wait for the answer to one write: the first, and its retries.
     pub write_requesters_max: usize,
@@ -56,7 +56,8 @@ pub struct LessorBounds {
     /// The most reads of next values that may wait. Beyond it, further ones are refused as busy;
     /// other reads are not.
     pub next_values_max: usize,
-    /// The most of them of one session that may wait for writes. A client sends no more at a time.
+    /// The most reads of next values of one session that may wait. A client sends no more at a
+    /// time.
     pub session_next_values_max: usize,
     /// The most unanswered recalls that are sent again with one request of their session. The next
     /// requests trigger the others.

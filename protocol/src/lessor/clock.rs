@@ -83,8 +83,8 @@ impl ClusterClock {
     }
 
     /// Starts the clocks when the first entry of the epoch is applied (T4). `logged` is the cluster
-    /// time in the log. By `time_heard`, the old leader's clock is known to have run beyond it. An
-    /// estimate must not be too long.
+    /// time in the log. `time_heard` is how far the old leader's clock is known to have run beyond
+    /// it. The caller must not overestimate that.
     pub(super) fn begin(&mut self, logged: ClusterTime, time_heard: Duration, proposed_at: Instant, now: Instant) {
         let start = logged.after(time_heard);
         (self.ending, self.at) = (start, self.at.max(now));

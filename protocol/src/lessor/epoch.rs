@@ -64,7 +64,7 @@ impl Lessor {
             (Tracking::Covering, _) => CopyTracking::Covering,
             (Tracking::Objects, None) => CopyTracking::Exact,
             (Tracking::Objects, Some(number)) => {
-                // The copies exist now, so their object leases end by then.
+                // The copies exist already, so their object leases end by this time.
                 let expires_at = self.clock.ending_time().after(settings.longest_object_wait(self.config.drift));
                 CopyTracking::AwaitingReport { number, expires_at, parts: BTreeSet::new() }
             }

@@ -145,8 +145,9 @@ impl Lessor {
 }
 
 /// The wait beyond a lease's end (T3). For a volume lease it is the greatest margin that its volume
-/// has had since the grant, or more if the drift allowance was raised since. The drift is that over
-/// the longest term since the grant, because a promise of that term may still last.
+/// has had since the grant. If the drift allowance was raised, the drift of two clocks may be more:
+/// then that counts. It is the drift over the longest term that the settings have allowed since the
+/// grant, because a promise of that term may still last.
 ///
 /// A key lease has no volume with a margin. Its margin is how far two clocks can drift apart over a
 /// term and a tick, plus [`KEY_MARGIN_BASE`].

@@ -19,12 +19,12 @@ use crate::{
     state::State,
 };
 
-/// The most leases that one step takes out of the order: a step stays short. Later steps take
-/// others.
+/// The most leases that one step takes out of the order of ends (`object_leases/end_order.rs`), so
+/// that a step stays short. Later steps take the others.
 const TAKEN_PER_STEP: usize = 1024;
 
-/// The leader recalls the excess, and some leases more: an eighth of the limit, at most this
-/// many. So one recall can name several leases of a session, and the next grants need none.
+/// The leader recalls the excess, and some leases more: an eighth of the limit, at most this many.
+/// So one recall can name several leases of a session, and the next grants need no recall.
 const AHEAD: usize = 64;
 
 /// A session with this many unanswered recalls gets no object lease in a volume with a lease
@@ -53,8 +53,7 @@ impl Lessor {
     }
 
     /// If the volume is beyond its lease limit, this step or a later one recalls some leases. The
-    /// order may have leases that have ended or were dropped, and are not removed yet. They
-    /// count.
+    /// order of ends may still have leases that have ended or were dropped. They count.
     pub(super) fn check_lease_limit(&mut self, volume: &NodePath, state: &State) {
         if lease_limit(volume, state).is_some_and(|limit| self.object_leases.ordered_in(volume) > limit) {
             self.over_lease_limit.insert(volume.clone());

@@ -158,8 +158,8 @@ pub(super) struct LeaseTable {
     /// the entry. [`LeaseTable::next_expired`] corrects the time when it has come. The entry is
     /// removed with the lease.
     queue: BTreeSet<(ClusterTime, AnyLease)>,
-    /// Leases with renewals for the next ticks, nearest horizon first. If all renewals can be
-    /// logged before their horizons, this order does so. Names do not matter (S10b).
+    /// Leases with renewals for the next ticks, nearest horizon first. If some order logs all
+    /// renewals before their horizons, this order does so too. Names do not matter (S10b).
     renewed: BTreeSet<(ClusterTime, AnyLease)>,
     /// The last tick could not take all renewals.
     is_behind: bool,
@@ -357,7 +357,7 @@ impl LeaseTable {
         retry_after: Duration,
     ) -> Option<(AnyLease, Incarnation, ClusterTime)> {
         // These leases are put back after the loop. At the maximum of cluster time,
-        // `now.after(again)` is `now`, and the loop would find them again.
+        // `now.after(retry_after)` is `now`, and the loop would find them again.
         let mut postponed = Vec::new();
         let mut found = None;
         while found.is_none() && *leases_to_scan > 0 && self.queue.first().is_some_and(|(time, _)| *time <= now) {

@@ -7,6 +7,9 @@
 //! because it may get that when others leave. The lessor refuses one more lease as busy if the sum
 //! would be too large. If earlier leaders granted more under other bounds, the lessor renews as far
 //! as it can.
+//!
+//! The module also has the refusals for three other bounds: sessions, requests to propose, and
+//! remembered results.
 
 use std::time::Duration;
 

@@ -29,9 +29,9 @@ pub(super) struct AwaitedLocks {
     requests: BTreeMap<SessionId, (Requester, BTreeSet<LockId>)>,
     /// The node and the known status of each of these locks.
     by_lock: BTreeMap<(LockId, SessionId), (NodePath, LockStatus)>,
-    /// The locks that their session knows as granted, by the contention that it knows. A new waiter
-    /// changes the status of all locks on its node that were not contended, although their own
-    /// records stay the same.
+    /// The locks that their session knows as granted, with the `is_contended` that it knows. The
+    /// first waiter on a node changes the status of each other granted lock there, though the
+    /// records of these locks stay the same.
     by_contention: BTreeSet<(NodePath, bool, SessionId, LockId)>,
 }
 

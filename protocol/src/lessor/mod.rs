@@ -114,12 +114,12 @@ pub struct LessorConfig {
     pub limits: Limits,
     /// The bounds of the lessor's queues, tables and batches.
     pub bounds: LessorBounds,
-    /// Mistakes put back, in test builds.
+    /// The planted mistakes, in test builds.
     pub planted: Planted,
 }
 
-/// The requester of an answer, with the results of the renewals in its request. They are of its
-/// arrival, because the answer may come much later, when the client is dead.
+/// The requester of an answer, with the results of the renewals in its request. The lessor computes
+/// them when the request arrives, because the answer may come much later, when the client is dead.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Requester {
     id: RequestId,
@@ -260,11 +260,11 @@ impl Lessor {
     /// The lessor of a replica that has just become leader. Its first proposal begins the epoch.
     ///
     /// `time_heard` is a span on this machine's clock (T4). It runs from receiving the latest
-    /// proposal in the replica's log to last hearing from the leader that proposed it. An entry, a
-    /// heartbeat, or any other message that only this leader sends counts. The caller passes the
-    /// span as measured, and the lessor shortens it by the drift allowance. Proposals that are not
-    /// applied yet count, because that leader's clock had reached them. Entries of Raft itself do
-    /// not.
+    /// proposal in the replica's log to last hearing from the leader that proposed it. Each message
+    /// that only this leader sends counts, such as an entry or a heartbeat. The caller passes the
+    /// span as measured, and the lessor shortens it by the drift allowance. The latest proposal may
+    /// be one that is not applied yet, because that leader's clock had reached its time. An entry
+    /// of Raft itself is no proposal.
     ///
     /// If the caller does not know the span, it passes [`Duration::ZERO`]: the process has just
     /// started, another leader sent the entry, or the replica cut the entry off again. Too small a
@@ -351,7 +351,8 @@ impl Lessor {
         self.clock.advance(now, oldest, self.tick);
     }
 
-    /// The latest time for [`LessorInput::Timeout`], before the ending clock is clamped (T4).
+    /// The latest time for [`LessorInput::Timeout`]. If the step comes more than
+    /// [`clock::STEP_MAX`] after the last one, the ending clock leaves out the rest (T4).
     pub fn next_deadline(&self, now: Instant) -> Instant {
         let ending = self.clock.ending_time();
         let until = self.leases.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));

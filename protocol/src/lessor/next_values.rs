@@ -23,9 +23,9 @@ use crate::{
     work::CountVisits,
 };
 
-/// The waiting reads of one object, by write and by session. The write is the last one of all
-/// objects that had arrived before the read. The read waits for the writes of its own object up to
-/// that one.
+/// The waiting reads of one object, by write and by session. The write is the last write that had
+/// arrived before the read, whatever its objects. The read waits for the writes of its own object
+/// up to that one.
 type WaitingOfObject = BTreeMap<(PendingWriteId, SessionId), WaitingRead>;
 
 /// The reads of next values that no quorum round is proving at the moment.

@@ -107,10 +107,10 @@ impl Lessor {
     /// an entry of the epoch is committed.
     ///
     /// The promise starts at the promising clock's present reading, less the time since the
-    /// arrival. This may be below the clock's reading at the arrival, because the promising clock
-    /// can go back: a commit resets it to the entry's time. That time is the ending clock's, which
-    /// is never ahead of the promising clock. The promise is still safe: a successor has that
-    /// entry, and starts no earlier (T6).
+    /// arrival. This may be below the clock's reading at the arrival, because a commit can set the
+    /// promising clock back: from then on it counts from the time of that entry. That time is a
+    /// reading of the ending clock, which is never ahead of the promising clock. The promise is
+    /// still safe: a successor has that entry, and starts no earlier (T6).
     pub(super) fn reach(
         &self,
         key: &AnyLease,
@@ -135,8 +135,8 @@ impl Lessor {
         Some(PromiseReach { span: span_uncapped.min(to_horizon), span_uncapped })
     }
 
-    /// Leases an object to a session, if it has a live lease on the volume, no write of the object
-    /// is pending (S3), and the volume's policy grants a lease to this reader.
+    /// Leases an object to a session. The session must have a live lease on the volume, no write of
+    /// the object may be pending (S3), and the volume's policy must grant a lease to this reader.
     pub(super) fn grant(
         &mut self,
         session: SessionId,
@@ -179,7 +179,8 @@ impl Lessor {
         Some(Grant { stamp, volume: volume.clone(), incarnation, generation: settings.generation, span: term })
     }
 
-    /// Whether a pending purge removes the node (S3). Without a purge, it looks up no node.
+    /// Whether a pending purge or revocation removes the node (S3). If none is pending, it looks up
+    /// no node.
     fn is_removed(&self, path: &NodePath, state: &State) -> bool {
         let attachment = || state.node(path).and_then(|node| node.attachment.as_ref());
         self.writes.is_purging() && attachment().is_some_and(|to| self.writes.is_purging_lease(to.incarnation))

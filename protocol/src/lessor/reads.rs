@@ -146,7 +146,7 @@ impl Lessor {
         };
         let content = content.inspect_err(|_| {
             reached(Bound::ContentBytes);
-            // As much was examined as one answer may have.
+            // The lessor may have examined as many bytes as the longest answer has.
             cx.read_bytes += self.config.bounds.content_bytes_max;
         })?;
         cx.read_bytes += content.as_ref().map_or(0, Content::weight);

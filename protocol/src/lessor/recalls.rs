@@ -35,7 +35,7 @@ pub(super) struct RecallChannel {
     registration: Option<u64>,
     /// The sequence of the last stamp.
     sequence: u64,
-    /// The stamp of the last grant.
+    /// The sequence of the last grant's stamp. A write lease counts as a grant.
     last_grant: u64,
     /// The number of the last recall.
     recalls: u64,
@@ -96,7 +96,7 @@ impl RecallChannel {
         stamp
     }
 
-    /// The stamp of the last grant; 0 before any.
+    /// The sequence of the last grant's stamp; 0 before any grant.
     pub(super) fn last_grant(&self) -> u64 {
         self.last_grant
     }
@@ -145,9 +145,9 @@ impl RecallChannel {
         unsent.into_iter().filter_map(|stamp| self.resend(stamp, now)).collect()
     }
 
-    /// The oldest unanswered recall that is later than the last grant and includes all the sets.
-    /// For each set, it takes up to [`CANDIDATES_MAX`] recalls that include the set. It searches
-    /// the shortest of these lists for a recall that includes all sets.
+    /// An unanswered recall that is later than the last grant and includes all the sets. For each
+    /// set, the function takes up to [`CANDIDATES_MAX`] recalls that include the set. It searches
+    /// the shortest of these lists for a recall that includes all sets, the oldest first.
     fn unanswered_recall_of(&self, epoch: Epoch, sets: &[ObjectSet]) -> Option<Stamp> {
         let mut fewest: Option<Vec<Stamp>> = None;
         for set in sets {
@@ -245,8 +245,9 @@ impl RecallChannel {
 
     /// The unanswered recalls to send now, at most `most`, in the order of stamps. First choice:
     /// those that were not sent since the latest registration, if there is room for them.
-    /// Otherwise: those last sent at least `after` ago. If all were sent, the oldest sendings go
-    /// first. If some are unsent, the lowest stamps go first.
+    /// Otherwise: those last sent at least `after` ago. If more than `most` of these are due, it
+    /// selects the oldest sendings if all recalls were sent, and the lowest stamps if some are
+    /// unsent.
     fn due(&mut self, now: Instant, after: Duration, most: usize) -> Vec<Recall> {
         if self.registration.is_none() {
             return Vec::new();

@@ -86,8 +86,9 @@ impl WaitingRenewal {
 
     /// Whether waiting is safe, and makes a promise longer. Horizons move once in a `tick`.
     ///
-    /// Each lease must have six ticks left. Two may be lost because the client's deadline is before
-    /// the horizon, and two while the answer waits. Two are left for the client.
+    /// An immediate answer must promise at least six ticks on each lease. The client's own deadline
+    /// may be two ticks before the horizon, and the answer may wait for two ticks. So the client
+    /// still has two ticks.
     fn gains(&self, tick: Duration) -> bool {
         let safe_span = tick * TICKS_WAITED * 3;
         let is_safe = self.spans().all(|lease| lease.is_some_and(|(span, _)| span >= safe_span));

@@ -109,8 +109,8 @@ impl Lessor {
                 if let Err(error) = self.config.limits.check_path(&path) {
                     return self.reply(&requester, Err(error.into()), cx);
                 }
-                // The client then sends the read on its own, and learns the reason. Others may wait
-                // for the lease.
+                // A read beyond the limits does not spoil the request, because other reads may wait
+                // for the lease. The client sends that read on its own, and learns the reason.
                 let read = read.filter(|read| self.config.limits.check_path(&read.object.path).is_ok());
                 if self.may_extend_ending(session, &path, cx.state) {
                     return self.reply(&requester, Err(Refusal::Retry), cx);

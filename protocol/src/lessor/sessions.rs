@@ -39,7 +39,8 @@ impl Lessor {
     }
 
     /// Answers a registration of the session. The answer names the coverings for which the lessor
-    /// wants holder reports (S7). Unanswered recalls follow, as many as one request sends again.
+    /// wants holder reports (S7). Then the lessor sends unanswered recalls again, at most
+    /// [`recalls_again_max`](super::LessorBounds::recalls_again_max).
     ///
     /// Each registration asks for new reports. Parts of reports from earlier registrations do not
     /// count.

@@ -62,8 +62,9 @@ impl Lessor {
         let Some(lease) = cx.state.lease(&key) else {
             return self.reply_without_promises(requester, Err(Refusal::Retry), cx);
         };
-        // True if another acquisition in the same entry has replaced this request's lease. Under
-        // the present lease the leader tracks no copies, so this answer must revive none.
+        // True if a later acquisition in the same entry has replaced this request's lease. Then
+        // this answer names the later lease, and must revive no copy: the leader begins to track
+        // that lease without copies.
         let is_overtaken = lease.incarnation != *incarnation;
         let (incarnation, horizon) = (lease.incarnation, lease.horizon);
         if self.leases.get(&key).is_some_and(|end| end.incarnation == incarnation) {
@@ -95,10 +96,10 @@ impl Lessor {
         }
     }
 
-    /// Answers the read that came along, and counts the request: as a read, or as an acquisition if
-    /// the read needed no answer. `None` if no read came along, or if the client must send the read
-    /// on its own: because it waits for a write lease, because this step has answered enough reads,
-    /// or because the lessor refuses the read.
+    /// Answers the read that came along. Counts the request as a read. If no read was answered, or
+    /// the read needed no answer, it counts as an acquisition. `None` if no read came along, or if
+    /// the client must send the read on its own: because it waits for a write lease, because this
+    /// step has answered enough reads, or because the lessor refuses the read.
     fn answer_first_read(
         &mut self,
         session: SessionId,
@@ -132,9 +133,11 @@ impl Lessor {
         answer.map(|(answer, _)| Box::new(answer))
     }
 
-    /// Answers an acquisition for which the earlier lease remained, because nodes or locks depend
-    /// on it. The leader never stopped tracking the copies under that lease, so the client may use
-    /// them at once. If the end of the lease is proposed, the client must ask again.
+    /// Answers an acquisition whose lease is tracked already. Either the earlier lease remained,
+    /// because nodes or locks depend on it. Then the leader never stopped tracking the copies under
+    /// that lease, and the client may use them at once. Or an earlier acquisition in the same entry
+    /// got the answer for this lease. If the end of the lease is proposed, the client must ask
+    /// again.
     pub(super) fn answer_already_acquired(
         &mut self,
         requester: &Requester,

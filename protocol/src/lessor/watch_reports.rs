@@ -13,13 +13,14 @@
 //! ends.
 //!
 //! A slow application may ask much later, or cancel its watch. So the lessor also stops counting a
-//! report after one of two times:
+//! report in two other cases:
 //!
-//! - If its requests still come when nothing was acknowledged for [`TAKEN_AFTER`], its connection
-//!   probably works, and its reports have probably arrived. If they have not, the lessor counts too
-//!   few bytes, at most until the connection ends.
-//! - A connection whose client takes nothing ends within 30 s (`UNACKNOWLEDGED_MAX` in
-//!   `protocol/wire/src/socket.rs`). After [`LOST_AFTER`], a report has arrived or is lost.
+//! - The session has acknowledged nothing for [`TAKEN_AFTER`], and then one of its requests
+//!   arrives. So its connection probably works, and reports of this age have probably arrived. If
+//!   they have not, the lessor counts too few bytes, at most until the connection ends.
+//! - The report was sent [`LOST_AFTER`] ago. A connection whose client takes nothing ends within
+//!   30 s (`UNACKNOWLEDGED_MAX` in `protocol/wire/src/socket.rs`). So the report has arrived or is
+//!   lost.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,8 +37,8 @@ use crate::{
 
 use super::LessorBounds;
 
-/// After this time without an acknowledgement, a client whose requests still come counts as having
-/// its reports.
+/// If a session has acknowledged nothing for this long, its next request shows that reports of this
+/// age have probably arrived.
 const TAKEN_AFTER: Duration = Duration::from_secs(5);
 
 /// After this time, a report has arrived, or its connection has ended.

@@ -1,9 +1,9 @@
 //! Watches that wait until something in their scope changes.
 //!
 //! A watch is one request. The lessor answers it as soon as there are changes to report, and the
-//! client asks again from where the answer ended. So a server stores of a watcher only its waiting
-//! request, and the sizes of reports that may not have arrived. A slow watcher asks later. Any
-//! leader can continue where another stopped, because the history is in the replicated state.
+//! client asks again from where the answer ended. So for each watcher, a server stores only the
+//! waiting request, and the sizes of reports that may not have arrived. A slow watcher asks later.
+//! Any leader can continue where another stopped, because the history is in the replicated state.
 //!
 //! # Why no proof of leadership is needed
 //!
@@ -95,13 +95,13 @@ pub(super) struct WaitingWatches {
     nodes: BTreeMap<NodePath, BTreeSet<RequestId>>,
     subtrees: BTreeMap<NodePath, BTreeSet<RequestId>>,
     sessions: BTreeMap<SessionId, BTreeSet<RequestId>>,
-    /// When the waits end of watches that are not woken.
+    /// The watches that are not woken, by the time when their wait ends.
     ends_at: BTreeSet<(Instant, RequestId)>,
     /// Woken watches that are not answered yet.
     woken: BTreeMap<SessionId, WokenWatches>,
     /// The first woken watch of each session to which a report may be sent.
     turns: BTreeSet<(RequestId, SessionId)>,
-    /// When woken watches get a progress mark.
+    /// The woken watches, by the time when they get a progress mark if no report may be sent.
     marks_at: BTreeSet<(Instant, RequestId)>,
     reports: WatchReports,
     /// All changes up to this revision have woken the watches that they concern.

@@ -87,8 +87,8 @@ impl BlockedReads {
     }
 
     /// The nodes that block reads of this node, or lists that begin at it. For each: the number of
-    /// these reads, and the arrival of the first. It examines `most` blocked reads, those of the
-    /// node itself first.
+    /// these reads, and the arrival of the first. It examines no more blocked reads than `most`,
+    /// those of the node itself first.
     pub(super) fn about(&self, path: &NodePath, most: usize) -> BTreeMap<&NodePath, (u64, Instant)> {
         let below = (ops::Bound::Excluded(path.bound_below()), ops::Bound::Excluded(path.bound_after()));
         let at_and_below = self.reads.get_key_value(path).into_iter().chain(self.reads.range(below));

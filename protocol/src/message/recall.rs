@@ -48,7 +48,7 @@ pub struct Consent {
 ///
 /// In the reply to a [`Recall`], so it costs no message. No rule uses it: the server shows it to
 /// people who ask why a write waits. Lost: the server shows no reason, until it sends the recall
-/// again. Twice: the last one counts. It has no effect when the consent has arrived.
+/// again. Twice: the last one counts. After the consent has arrived, it has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DelayNotice {
     /// The session that delays its consent.
@@ -98,8 +98,8 @@ pub enum RecallReply {
 /// From a client to a server, with a consent: push the next value of an object.
 ///
 /// The server handles it like a request with [`Body::ReadNextValue`]. It sends the response as a
-/// [`Push`]. Lost: no push comes, and the client waits for it until [`PUSH_WAIT_MAX`]. Twice: see
-/// [`Body::ReadNextValue`].
+/// [`Push`]. Lost: no push comes, and the client waits for it for [`PUSH_WAIT_MAX`] at most. Twice:
+/// see [`Body::ReadNextValue`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PushRequest {
     /// The number of this sending. The push names it. A client uses each number once.
@@ -113,7 +113,7 @@ pub struct PushRequest {
 }
 
 impl PushRequest {
-    /// Makes a push request of a request with [`Body::ReadNextValue`].
+    /// Makes a push request from a request with [`Body::ReadNextValue`].
     ///
     /// # Errors
     ///

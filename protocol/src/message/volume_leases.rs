@@ -80,9 +80,9 @@ pub struct AcquiredVolume {
 /// Which copies become valid again after their volume lease ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Revival {
-    /// Revives no copy of an earlier lease: the client validates each before it uses it. If the
-    /// lease is not a new one, but an extended one that the client had ended, its own copies are
-    /// valid at once, because the leader never stopped tracking them.
+    /// The answer revives no copy of an earlier lease. The client validates each such copy before
+    /// it uses it. The leader may have extended a lease that the client had ended. Then the copies
+    /// granted under that lease are valid at once, because the leader never stopped tracking them.
     None,
     /// All copies whose object leases still hold, except for copies of `changed`. From now on, the
     /// lessor tracks the session as covering.

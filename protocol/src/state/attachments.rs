@@ -1,6 +1,6 @@
 //! Nodes attached to leases, and their removal after a lease ends (S8, T5 in docs/PROTOCOL.md).
 //!
-//! A node is attached to one lease at most. A lease has any number of attached nodes (etcd's keys,
+//! A node is attached to one lease at most. A lease can have many attached nodes (etcd's keys,
 //! ZooKeeper's ephemeral nodes). A put is refused if the lease has [`State::REMOVED_NODES_MAX`] or
 //! more. The puts of one transaction do not count each other, so a transaction can exceed that by
 //! its operations less one. As in ZooKeeper, an attached node has no children. It is no volume
@@ -477,7 +477,7 @@ impl State {
             let lease = self.leases.get(&to.lease).filter(|lease| lease.incarnation == to.incarnation);
             if let Some(lease) = lease.filter(|lease| lease.attached_at < node.create_revision) {
                 return Err(format!(
-                    "node {path} was attached to {:?} at revision {} or later: expected at most {}",
+                    "node {path} is attached to {:?} and was created at revision {}: no node was attached after {}",
                     to.lease, node.create_revision, lease.attached_at
                 ));
             }

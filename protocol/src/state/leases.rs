@@ -56,8 +56,8 @@ impl LeaseRecord {
         self.margin.duration()
     }
 
-    /// The longest term that its volume's settings have allowed since the grant. A promise of so
-    /// long may still hold (T3). For other leases it is their term.
+    /// For a volume lease, the longest term that the volume's settings have allowed since the
+    /// grant. A promise of that length may still hold (T3). For other leases it is their term.
     pub fn longest_term(&self) -> Duration {
         self.longest_term.duration()
     }

@@ -155,8 +155,8 @@ impl State {
         self.locks.by_path.get(path).is_none_or(|locks| locks.is_grantable(mode))
     }
 
-    /// The refusal that names an owner: a current one, or in a lock delay the session that lost the
-    /// lock. The granted lock `except` does not count.
+    /// The refusal of a request for a locked node. It names the owner of the first granted lock. In
+    /// a lock delay, that is the session that lost the lock. The lock `except` does not count.
     fn locked_refusal(&self, path: &NodePath, except: Option<LockId>) -> WriteRefusal {
         let locks = self.locks.by_path.get(path);
         let first = locks.and_then(|locks| locks.first_granted(except)).and_then(|id| self.locks.rows.get(&id));

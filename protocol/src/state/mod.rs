@@ -32,8 +32,8 @@
 //!   many for each created node, at most the depth of its path.
 //! - A transaction takes the sum of its operations, whose number is bounded.
 //! - The cost of a delete or a purge depends on the number of nodes: at most
-//!   [`State::REMOVED_NODES_MAX`], and for a purge the operations of one transaction more. Later
-//!   entries free the memory of purged nodes in parts.
+//!   [`State::REMOVED_NODES_MAX`]. A purge may have a few more: as many as one transaction has
+//!   operations. Later entries free the memory of purged nodes in parts.
 //! - The cost of a volume's creation depends on the number of nodes in its subtree, because they
 //!   are counted (`quotas`).
 //! - The cost of a volume's removal depends on the number of leases on it. That of a session's end
@@ -115,7 +115,7 @@ pub struct State {
     tick_counts: BTreeMap<Duration, usize>,
     /// The nodes and bytes of each volume. Derived from the nodes and the volumes.
     volume_uses: VolumeUses,
-    /// The shortest of these ticks. Stored because every promise reads it.
+    /// The shortest tick in `tick_counts`. Stored because each step of the lessor reads it.
     tick: Duration,
     planted: Planted,
 }
@@ -170,15 +170,16 @@ impl Applied {
 }
 
 impl State {
-    /// How long the state remembers a silent session, if there are few sessions. It is long,
-    /// because the loss of a session means *outcome unknown* for its writes in flight (S9), and a
-    /// session takes little memory. See [`State::session_term`].
+    /// The term of a session, if there are few sessions. It is long, because the loss of a session
+    /// means *outcome unknown* for its writes in flight (S9), and a session takes little memory.
+    /// See [`State::session_term`].
     pub const SESSION_TERM: Duration = Duration::from_secs(600);
 
     /// The longest term of a session. It bounds how many sessions of dead clients the state keeps.
     pub const SESSION_TERM_MAX: Duration = Duration::from_secs(3600);
 
-    /// The renewals of session leases in a second from which on new sessions get a longer term.
+    /// If the session leases would need more renewals than this in a second, new sessions get a
+    /// longer term.
     pub const SESSION_RENEWALS_PER_SECOND: u32 = 5;
 
     /// The most requests of one session with remembered outcomes (S9). It is the size of the window
@@ -190,8 +191,9 @@ impl State {
     /// more changes can still revive its copies or resume a watch.
     pub const HISTORY_MAX: usize = 100_000;
 
-    /// The approximate bound on the history in bytes, including values. It is less than a replica
-    /// uses for nodes, and enough for [`HISTORY_MAX`](Self::HISTORY_MAX) small changes.
+    /// The approximate bound on the history in bytes, including values. It is enough for
+    /// [`HISTORY_MAX`](Self::HISTORY_MAX) small changes, and less than the nodes of a large state
+    /// take.
     pub const HISTORY_BYTES_MAX: usize = 64 << 20;
 
     /// The heaviest change that watchers receive, in bytes. It fits into one answer as a whole.

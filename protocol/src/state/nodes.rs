@@ -131,7 +131,8 @@ impl NodeRecord {
         self.version += 1;
     }
 
-    /// When the list of children last changed, or the node was created if it never had any.
+    /// When the list of children last changed. If the node never had children, when its value last
+    /// changed.
     fn children_time(&self) -> ClusterTime {
         self.children.as_ref().map_or(self.modify_time, |children| children.time)
     }
@@ -167,8 +168,7 @@ fn children_of(node: &NodeRecord, names: Vec<String>) -> Children {
 }
 
 impl State {
-    /// The path object that the state stores for a node. A clone of it shares the memory of the
-    /// text.
+    /// The path that the state stores for a node. A clone of it shares the memory of its text.
     pub(crate) fn interned_path(&self, path: &NodePath) -> Option<&NodePath> {
         self.nodes.get_key_value(path).map(|(stored, _)| stored)
     }
@@ -412,7 +412,7 @@ impl State {
             }
             touched.insert(RowKey::Node(path));
         }
-        // A delete removes no volume, so all the nodes were in one.
+        // A delete removes no volume, so all these nodes were in one volume.
         self.use_shrank(top, freed);
         let now = self.moment(revision);
         if let Some(parent) = top.parent()

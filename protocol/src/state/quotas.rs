@@ -80,9 +80,9 @@ impl<'a> Growth<'a> {
         }
     }
 
-    /// Adds a delete, if the write also puts something in its volume. If all recursive deletes
-    /// would remove more nodes than a command may, the write is refused anyway, so the count stops
-    /// there. Any other delete removes one node.
+    /// Adds a delete, if the write also puts something in its volume. A write is refused if its
+    /// recursive deletes remove more nodes than a command may. So the count stops at that number.
+    /// A delete that is not recursive removes one node.
     fn delete(&mut self, path: &NodePath) {
         let Some(growth) = self.by_volume.get_mut(self.state.volume_of(path).0) else { return };
         let room = State::REMOVED_NODES_MAX.saturating_sub(self.removed).max(1);

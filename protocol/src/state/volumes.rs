@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn volume_of_each_path_is_the_longest_above_it() {
-        // Some sort between a node and the nodes below it.
+        // "a-" sorts between "a" and the nodes below "a".
         let names = ["a", "a-", "a0", "é", "ê"];
         let below = |path: &NodePath| names.map(|name| path.child(name).expect("valid"));
         let two: Vec<NodePath> = below(&NodePath::root())

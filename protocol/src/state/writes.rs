@@ -1,8 +1,8 @@
 //! Writes: their footprints, and their effects (S2, S8 in docs/PROTOCOL.md).
 //!
-//! Computing the [footprint](State::footprint) of a write makes all checks, so applying the write
-//! afterwards cannot fail. The lessor gathers consents for the footprint (S2), and the history
-//! stores it.
+//! Computing the [footprint](State::footprint) of a write makes all checks but that of the
+//! [quota](State::check_quota). If both accept the write, applying it cannot fail. The lessor
+//! gathers consents for the footprint (S2), and the history stores it.
 //!
 //! # Why a volume's creation, change and removal write to the whole subtree
 //!

@@ -66,7 +66,7 @@ pub enum VolumeError {
         /// The requested share, in percent.
         got: u32,
     },
-    /// The lower bound of an adaptive object term is above its upper bound.
+    /// The lower bound of an adaptive object term, or of one by use, is above its upper bound.
     #[error("adaptive object term of {least:?} to {most:?}: expected the shorter term first")]
     AdaptiveOrder {
         /// The shortest term.

@@ -11,8 +11,8 @@ use super::{VolumeError, VolumeSettings};
 
 impl VolumeSettings {
     /// These settings with the object term that the leader uses at present; `None` if it grants no
-    /// leases. The present term must be within the bounds of the object term, or the waits of
-    /// writes are wrong. So nobody may store these settings.
+    /// leases. The present term must be within the bounds of the object term, because writes wait
+    /// for the upper bound. Nobody may store the returned settings: they no longer have the bounds.
     pub(crate) fn with_present_term(self, term: Option<Duration>) -> Self {
         Self { object_term: term.map_or(ObjectTerm::Zero, ObjectTerm::Fixed), ..self }
     }

@@ -5,8 +5,8 @@
 //! for the purges that wait. Otherwise a dead reader in a volume with a term of an hour would hold
 //! up purges in a volume with a term of seconds.
 //!
-//! Owns the order of purges. Guarantees that each purge is of one set of volumes, that no set has
-//! more purges than the bound, and that the sets take turns. Does not know what a purge waits for.
+//! This module decides the order of purges. Each purge is of one set of volumes, no set has more
+//! purges than the bound, and the sets take turns. The module does not know what a purge waits for.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -42,10 +42,10 @@ pub(in crate::lessor) struct OrphanedLeases {
 /// The bounds of one step and one purge.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PurgeBounds {
-    /// The most leases whose volumes one step finds out. Also the most leases of one purge.
+    /// The most leases that one step sorts by volume. Also the most leases of one purge.
     pub(super) leases: usize,
-    /// The most nodes of the leases of one step, and of one purge. One lease of a step may exceed
-    /// it, and a purge of a single lease.
+    /// The most nodes of the leases that one step sorts, and of those that one purge has. The last
+    /// lease that a step sorts may exceed it. So may a purge of a single lease.
     pub(super) nodes: usize,
     /// The most purges that wait for one set of volumes.
     pub(super) purges: usize,

@@ -1,8 +1,9 @@
 //! Pending drops: object leases that are invalid and still in memory.
 //!
-//! Owns the drops, and how far the removal of each has come. Guarantees that a drop includes all
-//! leases of its session at and below its top with stamps up to its own, until it is finished. Does
-//! not know the leases, nor the ends of volume leases.
+//! A drop makes invalid all leases of its session at and below its top that have stamps up to the
+//! drop's. Owns the drops, and how far the removal of each has come. Guarantees that a drop stays
+//! until the last of its entries was visited. Does not know the leases, nor the ends of volume
+//! leases.
 
 use std::collections::BTreeMap;
 

@@ -31,7 +31,7 @@ pub(in crate::lessor) struct PossibleHolder {
     pub(in crate::lessor) is_covering: bool,
 }
 
-/// When the last object lease of each session ends, by the volume of its volume lease.
+/// For each session and each volume on which it has a lease: when its last object lease ends.
 type ExactHolders = BTreeMap<(SessionId, NodePath), ClusterTime>;
 
 /// Object leases of one session under one volume lease, and when the last of them ends.
@@ -42,7 +42,8 @@ struct KnownCopies {
 }
 
 impl ObjectLeases {
-    /// Whether an entry is valid: its track exists, and the session has not dropped it.
+    /// Whether an entry is valid: its track exists and records object leases, and the session has
+    /// not dropped the copy.
     pub(super) fn is_live(&self, path: &NodePath, session: SessionId, entry: &LeaseEntry) -> bool {
         self.is_valid(path, session, entry.under, entry.lease.source.sequence())
     }
@@ -53,8 +54,8 @@ impl ObjectLeases {
         self.tracks.recorded_volume(under).is_some() && !self.drops.is_dropped(path, session, newest)
     }
 
-    /// The sessions that may hold the object, for inspection. It examines the first `most` entries
-    /// of each kind.
+    /// The sessions that may hold the object, for inspection. It examines at most `most` known
+    /// object leases, and at most `most` coverings.
     pub(in crate::lessor) fn few_holders(
         &self,
         object: &Object,

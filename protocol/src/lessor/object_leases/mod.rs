@@ -9,8 +9,9 @@
 //!
 //! One session may have a million object leases, and one consent or the end of one volume lease may
 //! end them all. They become invalid at once: an object lease counts only while the [`VolumeTrack`]
-//! of its incarnation exists, and no pending drop covers it. Later steps remove the entries from
-//! memory, at most [`FORGOTTEN_PER_STEP`] entries each.
+//! of its incarnation exists and records object leases, and no pending drop includes it. The lessor
+//! removes the entries from memory in parts of at most [`FORGOTTEN_PER_STEP`]: the first part at
+//! once, the others in later steps.
 //!
 //! # The tables
 //!
@@ -50,7 +51,8 @@ pub(super) use self::{
     tracks::{CopyTracking, TrackTotals, VolumeTrack},
 };
 
-/// The most invalid entries that one step removes from memory. This takes about 0.1 ms.
+/// The most invalid entries that one drop removes from memory when it begins, and that each later
+/// step removes. This takes about 0.1 ms.
 const FORGOTTEN_PER_STEP: usize = 256;
 
 /// The first and the last session.
@@ -128,7 +130,8 @@ impl ObjectLeases {
         }
     }
 
-    /// Records no object leases of the session any longer, and assumes every object of the volume.
+    /// From now on, records no object lease under this volume lease, and assumes that the session
+    /// holds every object of the volume.
     fn make_covering(&mut self, key: &TrackKey) {
         if self.tracks.get(key).is_some() {
             self.tracks.set_tracking(key, CopyTracking::Covering);
@@ -188,8 +191,8 @@ impl ObjectLeases {
         }
     }
 
-    /// How many leases of the volume are in the order of ends. Not those that the leader has
-    /// recalled to keep the limit. Some may have ended.
+    /// How many leases of the volume are in the order of ends. A lease that the leader has recalled
+    /// to keep the limit is not in it. Some leases in it may have ended.
     pub(super) fn ordered_in(&self, volume: &NodePath) -> usize {
         self.end_order.count_in(volume)
     }

@@ -27,8 +27,8 @@ pub(super) fn ghost_leases_of_each(volumes: usize) -> usize {
     (GHOST_LEASES_OF_ALL / volumes.next_power_of_two()).clamp(GHOST_LEASES_MIN, GHOST_LEASES_MAX)
 }
 
-/// If there are too many ghost leases, those whose shortest term was last granted longer ago than
-/// this are forgotten.
+/// If there are too many ghost leases, the table forgets each copy whose ghost lease of the
+/// shortest term was last granted longer ago than this.
 const UNREAD_MAX: Duration = Duration::from_secs(3600);
 
 /// After this many checks in a row with too few events, a sample is too sparse.
@@ -37,7 +37,7 @@ const SPARSE_AFTER_CHECKS: u32 = 30;
 /// A write of more sets counts as a write of the whole volume.
 const SETS_SEARCHED_MAX: usize = 64;
 
-/// What the leases of each rung would have saved and cost.
+/// What the leases of one rung would have saved and cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct GhostCounts {
     /// Reads that would have come from memory.
@@ -48,10 +48,10 @@ struct GhostCounts {
 
 /// The leases that the reads of a volume would have with each term of its ladder.
 ///
-/// A copy here is an object and a session that reads it. With n bits, about one in 2^n copies is
-/// counted: those whose hash ends with n zero bits. It begins with n = 0. When there are too many
-/// copies, it adds a bit. If a sample has too few events for long, counting begins anew with all
-/// copies: the copies that filled the table may no longer be used.
+/// A copy here is an object and a session that reads it. If `sampled_bits` is n, about one in 2^n
+/// copies is counted: those whose hash ends with n zero bits. It begins with n = 0. When there are
+/// too many copies, n grows by one. If a sample has too few events for long, counting begins anew
+/// with all copies: the copies that filled the table may no longer be used.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct GhostLeases {
     /// The bound of `leases`.
@@ -133,9 +133,10 @@ impl GhostLeases {
         }
     }
 
-    /// Profit is the reads saved, less the leases found. This is the shortest rung that saves
-    /// clearly more than it costs and has at least nine tenths of the highest profit. `None` if
-    /// there is none, or if there were fewer events. Halves the counts if there were enough.
+    /// The shortest rung that saves clearly more than it costs, and whose profit is at least nine
+    /// tenths of the highest. The *profit* is the reads saved, less the leases found. `None` if
+    /// there is no such rung. If there were fewer than `events_min` events, the result is `None`
+    /// too. Otherwise it halves the counts.
     pub(super) fn rung_that_pays(&mut self, events_min: u64) -> Option<usize> {
         let last = self.counts[RUNGS - 1];
         if last.reads_saved + last.leases_found_by_writes < events_min {

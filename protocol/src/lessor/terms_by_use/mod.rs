@@ -51,7 +51,7 @@ const DECIDE_EVERY: Duration = Duration::from_secs(10);
 /// A report counts at most so many reads. A correct client reports at most once a second.
 const REPORTED_READS_MAX: u64 = 1 << 20;
 
-/// What the leases of one term saved and cost, and what others would.
+/// What the leases of the present term saved and cost, and what leases of a longer term would.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct GrantingCounts {
     /// Reads from memory.
@@ -108,8 +108,8 @@ impl GrantingCounts {
 const UNSAVED_PERCENT_MAX: u128 = 10;
 
 /// A shorter term follows if at most this percentage of the reads of unchanged copies were
-/// requests. A term of a quarter leaves about four times as many. That is less than
-/// [`UNSAVED_PERCENT_MAX`], so no longer term follows again.
+/// requests. With a quarter of the term, about four times as many are requests: 8 % at most. That
+/// is less than [`UNSAVED_PERCENT_MAX`], so the longer term does not follow again at once.
 const UNSAVED_PERCENT_MIN: u128 = 2;
 
 /// What follows from the counts.
@@ -192,8 +192,8 @@ impl TermByUse {
     }
 }
 
-/// The present terms of all volumes whose terms follow their use. They are bounded by these
-/// volumes, which share the room for ghost leases.
+/// The present terms of all volumes whose terms follow their use: one entry for each such volume.
+/// The volumes share the room for ghost leases.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct TermsByUse {
     volumes: BTreeMap<NodePath, TermByUse>,

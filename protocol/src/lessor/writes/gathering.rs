@@ -311,7 +311,8 @@ impl Lessor {
         }
         let Some(track) = self.object_leases.track(volume, holder) else { return };
         let plan = plans.by_session.entry(holder).or_default();
-        // The writer waits for its own answer, and would wait for itself.
+        // The lessor always asks the writer. Otherwise its write would wait for the writer's own
+        // leases to end.
         let is_writer = plans.writer.as_ref().is_some_and(|writer| writer.session == holder);
         match plans.waited_out.get(volume).filter(|_| !is_writer) {
             None => plan.add(volume.clone(), track.incarnation, expires_at),

@@ -114,7 +114,7 @@ impl PendingWrites {
     }
 
     /// The writes that name the node, or have one of its objects in their footprint, in their
-    /// order. It examines `most` writes of each queue.
+    /// order. It examines at most `most` writes of each queue.
     pub(super) fn about(&self, path: &NodePath, most: usize) -> impl Iterator<Item = &PendingWrite> {
         let named =
             self.by_path.range((path.clone(), 0)..=(path.clone(), PendingWriteId::MAX)).map(|(_, write_id)| *write_id);
@@ -367,7 +367,8 @@ impl PendingWrites {
     }
 
     /// Releases the writes that wait for this one. If this one was dropped before it was proposed,
-    /// they waited through it for the writes ahead of it. They wait for these directly then.
+    /// they also waited, through it, for the writes ahead of it. From now on they wait for those
+    /// directly. Returns the writes that became ready.
     fn release_behind(&mut self, write_id: PendingWriteId, was_dropped: bool) -> Vec<PendingWriteId> {
         let mut ready = Vec::new();
         for other in self.behind.take(write_id).into_iter().counted() {

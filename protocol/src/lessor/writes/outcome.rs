@@ -203,8 +203,8 @@ impl Lessor {
         grants: bool,
         cx: &StepContext<'_>,
     ) -> Answer {
-        // A write lease counts as a grant, so that no earlier unanswered recall stands in for a
-        // later one.
+        // The begin of a write lease has the stamp of a grant. So a write that comes later waits
+        // for a recall of its own, and not for an unanswered recall from before.
         let begins_write_lease = grants && matches!(write, Write::TakeWriteLease { .. });
         let stamp = if begins_write_lease { self.grant_stamp(session) } else { self.stamp(session) };
         // The lessor answers after the whole entry is applied. A later revocation or purge of the

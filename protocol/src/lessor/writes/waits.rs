@@ -61,7 +61,7 @@ impl ConsentWaits {
         expired.map(|(_, session, write_id)| (*session, *write_id)).collect()
     }
 
-    /// When the next of these ends.
+    /// When the next wait for object leases ends.
     pub(in crate::lessor) fn next_expiry(&self) -> Option<ClusterTime> {
         self.by_expiry.first().map(|(expires_at, ..)| *expires_at)
     }

@@ -1,11 +1,11 @@
-//! The revisions at which watched nodes changed. So the question whether a watch has something to
-//! report, and at which revision next, costs a few look-ups. It does not depend on the number of
+//! An index of the revisions at which nodes changed. A few look-ups in it tell whether a watch has
+//! something to report, and at which revision next. Their number does not depend on the number of
 //! changes (S10b in docs/PROTOCOL.md). After a failover all watches return at one time.
 //!
-//! Each change is noted at the nodes of its events, and at the nodes above them. The index is
-//! derived from the history, and has no rows of its own. A change that is compacted leaves it. So
-//! its memory follows the history. Each path in it is a node that exists, or that a change in the
-//! history removed.
+//! The index has each change at the nodes of its events, and at the nodes above them. It is derived
+//! from the history, and has no rows of its own. When the history compacts a change, the index
+//! forgets it. So the memory of the index is bounded like that of the history. Each path in it is a
+//! node that exists, or that a change in the history removed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

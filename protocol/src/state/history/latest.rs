@@ -1,5 +1,6 @@
-//! The latest change of each set of objects, by volume. So the answer to a returning session costs
-//! by the sets that changed since, not by the number of changes (S10b in docs/PROTOCOL.md).
+//! The latest change of each set of objects, by volume. So the cost of the answer to a returning
+//! session depends on the number of sets that changed since, not on the number of changes (S10b in
+//! docs/PROTOCOL.md).
 //!
 //! A set is indexed under its own volume. The subtree of a volume is also indexed under the outer
 //! volume, which lost that part when the volume was created. A change of a subtree with inner
@@ -35,8 +36,9 @@ fn hashed(set: &ObjectSet) -> (u64, &ObjectSet) {
     (FixedState::default().hash_one(set), set)
 }
 
-/// The latest change of each set in the history. The sets are derived from the history. The volumes
-/// are not, so states are compared without this index.
+/// The latest change of each set in the history. The sets are derived from the history. The volume
+/// of a set is that at the time of the change, or at the time when the index was rebuilt. So states
+/// are compared without this index.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LatestChanges {
     sets: BTreeMap<ObjectSet, LastChange>,

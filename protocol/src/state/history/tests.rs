@@ -44,7 +44,7 @@ fn changed_sets_are_unique_and_inside_the_subtree() {
     fixture.write(session, create_volume("/a/v", 5)).expect("new");
     let since = |revision, at: &str| fixture.state.changed_since(Revision(revision), &path(at));
     assert_eq!(since(1, "/a"), Some(vec![children("/a"), data("/a/x"), subtree("/a/v")]));
-    assert_eq!(since(4, "/a/v/deep"), Some(vec![subtree("/a/v")]), "the page has the requested changes");
+    assert_eq!(since(4, "/a/v/deep"), Some(vec![subtree("/a/v")]), "the subtree around the path changed");
     assert_eq!(since(1, "/b"), Some(vec![data("/b"), children("/b")]));
     assert_eq!(since(5, "/"), Some(vec![]));
     assert_eq!(since(6, "/"), None, "the revision is in the future");
@@ -292,9 +292,9 @@ fn the_history_is_bounded_by_weight_too() {
     (0..fit).for_each(|_| put_heavy(&mut fixture, "/a", 4));
     assert_eq!(fixture.state.compacted_through(), Revision(0));
     put_heavy(&mut fixture, "/a", 4);
-    assert_eq!(fixture.state.compacted_through(), Revision(1), "the rest of what the last would have needed");
+    assert_eq!(fixture.state.compacted_through(), Revision(1), "the oldest change made room for the last");
     (0..fit).for_each(|_| put_heavy(&mut fixture, "/a", 0));
-    assert_eq!(fixture.state.compacted_through(), Revision(1), "what is small pushes nothing out");
+    assert_eq!(fixture.state.compacted_through(), Revision(1), "small changes compact nothing");
 }
 
 #[test]

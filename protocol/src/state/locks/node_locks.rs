@@ -12,7 +12,7 @@ use crate::{id::LockId, lock::LockMode, work::CountVisits};
 /// The locks of one node, by their state. Derived from the rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::state) struct NodeLocks {
-    /// With the lost locks in their lock delay.
+    /// Includes lost locks in their lock delay.
     granted: BTreeSet<LockId>,
     waiting: BTreeSet<LockId>,
     /// The granted locks that wait to become exclusive: at most one.

@@ -12,7 +12,7 @@ use crate::{
     work::{CountVisits, visit},
 };
 
-/// All locks. The indexes by path, lease and token are derived from `rows`.
+/// All locks. All indexes are derived from `rows`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::state) struct LockTable {
     pub(in crate::state) rows: BTreeMap<LockId, (NodePath, LockRecord)>,
