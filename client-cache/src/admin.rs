@@ -242,10 +242,10 @@ impl<'a> Admin<'a> {
     }
 
     /// The present leases on a volume, and the counters of its leader: reads, renewals,
-    /// recalls, consents and waits. `None` if the node is not the top of a volume. A new leader
-    /// counts from zero, and so does a change of the volume's settings. Clients report their reads
-    /// from memory some time later, at most once a second: [`Client::volume_stats`] counts those of
-    /// one client at once.
+    /// recalls, consents and waits. `None` if the node is not the top of a volume. The counters
+    /// begin at zero with each new leader, and after each change of the volume's settings. Clients
+    /// report their reads from memory some time later, at most once a second:
+    /// [`Client::volume_stats`] counts those of one client at once.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -325,7 +325,8 @@ impl<'a> Admin<'a> {
     ///
     /// # Errors
     ///
-    /// [`WriteError`]. Refused if the node is no volume, or is the root.
+    /// [`WriteError`]. Refused if the node is no volume, or is the root, or if a session has locks
+    /// or attached nodes in the volume.
     pub async fn remove_volume(
         self,
         path: impl TryInto<NodePath, Error: Into<PathError>>,
@@ -391,20 +392,21 @@ impl<'a> CreateVolumeBuilder<'a> {
         self
     }
 
-    /// How long the server waits after a volume lease's end before it counts the lease as ended.
+    /// How long the leader waits after a lease's time has passed, before it counts the lease as
+    /// ended.
     pub fn skew_margin(mut self, margin: Duration) -> Self {
         self.skew_margin = Some(margin);
         self
     }
 
-    /// How the server tracks object leases.
+    /// How the leader tracks object leases.
     pub fn tracking(mut self, tracking: Tracking) -> Self {
         self.tracking = Some(tracking);
         self
     }
 
     /// What a write does about object leases. With [`OnWrite::Wait`], the object term may be no
-    /// longer than the shortest volume term.
+    /// longer than the shortest volume term, nor than a minute.
     pub fn on_write(mut self, on_write: OnWrite) -> Self {
         self.on_write = Some(on_write);
         self
@@ -447,7 +449,7 @@ impl<'a> CreateVolumeBuilder<'a> {
             nodes: self.quota_nodes.unwrap_or(base.quota().nodes),
             bytes: self.quota_bytes.unwrap_or(base.quota().bytes),
         };
-        // The policy is checked against the volume term, so these belong together.
+        // `with_policy` checks the policy against the volume term, so the term is set first.
         let terms = VolumeSettings::new(term, ObjectTerm::Zero, margin, tracking, self.client.driver().options.drift)?;
         let lease_limit = self.lease_limit.unwrap_or(base.lease_limit());
         Ok(terms.with_policy(object_term, on_write, grants)?.with_lease_limit(lease_limit).with_quota(quota))

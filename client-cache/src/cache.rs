@@ -23,8 +23,8 @@
 //! 4. Compare the path, copy the pointer to the content, count the hit, and unlock the shard.
 //!
 //! A hit allocates nothing. It waits only while the driver changes the same shard: some tens of
-//! nanoseconds. If readers hold up a change for longer, they yield a few times ([`CopyMap`]). The
-//! driver never waits for a reader.
+//! nanoseconds. If readers hold up a change, the readers that come next yield a few times
+//! ([`CopyMap`]). The driver never waits for a reader.
 //!
 //! # Why a hit is linearizable
 //!
@@ -50,8 +50,10 @@
 //! deadline in the slot before the drop, and that in the cell after the revival.
 //!
 //! A server can validate a copy during a hit: then the deadline in the slot is later than that at
-//! *t*. The content was current at *t* all the same. It has not changed since the copy's first
-//! grant, and the server compared it after *t* or has leased it since.
+//! *t*. The content was current at *t* all the same. The server found that the object had not
+//! changed since the copy's first grant. If it compared after *t*, the object had not changed at
+//! *t* either. If it compared before *t*, it leased the object to this client at that moment, and
+//! that lease still held at *t*.
 //!
 //! An installation is atomic for readers, because the map changes under the shard's lock. Only the
 //! driver changes the maps, under its own lock. So no copy that it installs is older than a handled
@@ -60,8 +62,9 @@
 //!
 //! # Two paths with one code
 //!
-//! Then the map has only the copy that was installed last. Reads of the other path go to a server,
-//! as after an eviction. No answer is wrong, because a hit compares the path.
+//! If two paths have one code, the map has only the copy that was installed last. Reads of the
+//! other path go to a server, as after an eviction. No answer is wrong, because a hit compares the
+//! path.
 
 use std::{
     sync::{
@@ -181,8 +184,8 @@ impl Cache {
         (clock::now() < until && copy.content.is_of(path)).then_some(until)
     }
 
-    /// Why a read of this object is a miss. Also the time of the first grant after the last read,
-    /// which it clears.
+    /// Returns why a read of this object is a miss, and the time of the first grant after the last
+    /// read. It clears that time.
     pub(crate) fn miss(&self, kind: ObjectKind, path: &NodePath) -> (MissCause, Option<Instant>) {
         match self.of(kind).get(path.code()) {
             Some(copy) if !copy.is_ended() && copy.content.is_of(path) => {

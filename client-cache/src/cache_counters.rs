@@ -45,7 +45,7 @@ pub struct VolumeCacheStats {
     pub misses_capacity: u64,
     /// Reads of an object whose copy was recalled.
     pub misses_recalled: u64,
-    /// Reads of an object whose copy went with a write of this client.
+    /// Reads of an object whose copy was dropped because this client wrote the object.
     pub misses_written: u64,
     /// Reads of an object whose copy had no valid lease, or was dropped because its lease had
     /// ended and the object or the volume had changed meanwhile.
@@ -71,7 +71,7 @@ pub(crate) struct CacheCounters {
     misses: [AtomicU64; MissCause::ALL.len()],
     recalled: AtomicU64,
     recalled_unread: AtomicU64,
-    /// How long after grants reads followed, since the last report.
+    /// The times from grants to the next reads, since the last report.
     gaps: [AtomicU64; ReadGaps::CLASSES],
 }
 

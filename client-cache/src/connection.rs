@@ -68,7 +68,7 @@ pub(crate) async fn keep_connected(driver: Arc<Driver>) {
                     search.reached();
                     driver.status.no_leader(&format!("{address} has not answered yet"));
                     let end = serve(&driver, stream).await;
-                    driver.status.no_leader(&format!("the connection to {address} is over"));
+                    driver.status.no_leader(&format!("the connection to {address} has ended"));
                     search.ended(end);
                 }
                 Err(why) => {

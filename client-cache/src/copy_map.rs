@@ -6,7 +6,7 @@
 //! *The obvious way* removes a copy from the map to end it. That takes the shard's write lock. But
 //! the lock prefers readers: while threads read one hot copy, or another copy of its shard, there
 //! may always be a reader inside. The driver would wait while it holds its own lock. All consents
-//! and renewals would then wait too. So this map has three parts:
+//! and renewals would then wait too. So this map does three things differently:
 //!
 //! - *The end of a copy is one store.* A slot has the deadline of its object lease in an atomic
 //!   number. [`CopyMap::end`] clears it under the read lock. From then on no lookup uses the slot.

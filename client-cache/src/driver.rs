@@ -226,7 +226,9 @@ impl Driver {
         (write_id, receiver)
     }
 
-    /// Cancels a write, unless it has ended. The holder then reports its outcome, if known.
+    /// Cancels a write, unless it has ended. The holder then reports that the write was not sent,
+    /// or that its outcome is unknown. It does not cancel a write on whose outcome the client
+    /// depends.
     pub(crate) fn cancel_write(&self, write_id: WriteId) {
         let mut core = self.core.lock();
         if core.waiting.has_write(write_id) {
@@ -284,8 +286,8 @@ impl Driver {
         self.step(&mut self.core.lock(), HolderInput::Answered { send_id: SendId(send_id), response });
     }
 
-    /// Makes the rules check whether the server is alive. Callers use it for late answers to
-    /// requests that bypass the rules.
+    /// Makes the rules check whether the server is alive. A caller does this when the answer to a
+    /// request that bypasses the rules is late.
     pub(crate) fn probe(&self) {
         self.step(&mut self.core.lock(), HolderInput::Probe);
     }
@@ -302,8 +304,8 @@ impl Driver {
     }
 
     /// Counts a read that needed a server, in the volume of the path as known now. `gap` is the
-    /// time from the grant of the lost copy to this read; if several grants came without a read
-    /// between them, from the first. `None` if a read had followed.
+    /// time from the first grant of the object that no read has followed yet, to this read. `None`
+    /// if a read has followed each grant.
     pub(crate) fn count_miss(&self, path: &NodePath, cause: MissCause, gap: Option<Duration>) {
         let volume = self.core.lock().holder.volume_of(path);
         self.cache_counters.miss(&volume, cause, gap);

@@ -56,7 +56,7 @@ impl CampaignBuilder<'_> {
         self
     }
 
-    /// How long nobody is elected after the servers have ended this leadership with its lease.
+    /// If the servers end this leadership with its lease, how long nobody is elected after that.
     /// See [`LockBuilder::lock_delay`].
     pub fn lock_delay(mut self, delay: Duration) -> Self {
         self.lock = self.lock.lock_delay(delay);
@@ -122,10 +122,10 @@ fn written(token: Token, value: &[u8]) -> Value {
 ///
 /// # Guarantees
 ///
-/// Nobody else leads while [`Leadership::remaining`] is above zero: see [`LockGuard`].
-/// [`Leadership::on_lost`] is cancelled then too; after a suspension of the machine, up to a second
-/// later. Only the receiver of a late request can refuse it, by the [`Leadership::token`] in the
-/// request. A transaction compares the token with [`Compare::locked`].
+/// Nobody else leads while [`Leadership::remaining`] is above zero: see [`LockGuard`]. When it
+/// reaches zero, [`Leadership::on_lost`] is cancelled; after a suspension of the machine, up to a
+/// second later. Only the receiver of a late request can refuse it, by the [`Leadership::token`] in
+/// the request. A transaction compares the token with [`Compare::locked`].
 #[derive(Debug)]
 #[must_use = "the leadership ends when this is dropped"]
 pub struct Leadership {
@@ -161,7 +161,7 @@ impl Leadership {
     }
 
     /// Cancelled when the leadership has ended or is no longer certain: by this client's own clock
-    /// at the latest. It never becomes valid again.
+    /// at the latest. The leadership never becomes valid again.
     pub fn on_lost(&self) -> CancellationToken {
         self.lost.clone()
     }
@@ -240,7 +240,7 @@ impl Leadership {
     }
 
     /// Ends the leadership: removes the node, and releases the lock. Then the next candidate is
-    /// elected. Dropping it does the same without waiting.
+    /// elected. Dropping the leadership does the same without waiting.
     ///
     /// # Errors
     ///

@@ -340,7 +340,7 @@ pub enum InspectError {
     #[error(transparent)]
     Refused(Refusal),
     /// No server that could answer was found in time.
-    #[error("no server that answers after {after:?}")]
+    #[error("no server answered within {after:?}")]
     Unavailable {
         /// How long the client tried.
         after: Duration,

@@ -32,9 +32,9 @@ use parking_lot::Mutex;
 /// The sample has about one hit in 2^6.
 const SAMPLE_BITS: u32 = 6;
 
-/// The samples that wait for moka. Further ones are skipped until the next housekeeping, 250 ms
-/// later at most while the cache is in use. Some thousand samples a second rank the objects well
-/// enough.
+/// The samples that wait for moka. Further ones are skipped until the next housekeeping, a quarter
+/// of a second to about a second after the last. Some thousand samples a second rank the objects
+/// well enough.
 const SAMPLES_MAX: usize = 1024;
 
 /// moka's value for a copy.

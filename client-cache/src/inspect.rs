@@ -1,6 +1,6 @@
 //! Requests about the servers' state, for operators and for lists of nodes. Answers are not cached,
-//! and a request needs no lease. Only if an answer is late does the client check whether the server
-//! is alive.
+//! and a request needs no lease. If an answer is late, the client checks whether the server is
+//! alive.
 
 use std::time::{Duration, Instant};
 

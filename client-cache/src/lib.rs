@@ -57,7 +57,8 @@
 //!   lease* (10 s by default). The second one covers all copies in a *volume*, a subtree with its
 //!   own [settings](VolumeSettings). The client uses a copy only while both hold on its own clock.
 //! - Before a write, the leader *recalls* the copies, and each lease holder *consents*. A dead
-//!   client delays the write for one volume term and a margin at most.
+//!   client delays the write for one volume term and a margin at most (longer in rare cases and
+//!   after a change of leader: `docs/guide.md`).
 //! - A *session* owns a client's leases. [`SessionState`] reports its state.
 //! - A *lock* ([`LockGuard`]) ends with its session's volume lease. Its *fencing token* lets a
 //!   resource refuse requests of an earlier owner.

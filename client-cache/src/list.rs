@@ -2,10 +2,11 @@
 //!
 //! # Why a list in pages is consistent
 //!
-//! Each page shows one part of the subtree as of its own revision: the current one when the page
-//! was requested. Later pages can have later revisions. So all pages together may show a state that
-//! never existed. A watch that begins after the *first* page's revision gets every later change. A
-//! change applies to a node only if it is later than the node's page.
+//! Each page shows one part of the subtree as of its own revision. That revision was the current
+//! one at a moment after the client requested the page. Later pages can have later revisions. So
+//! all pages together may show a state that never existed. A watch that begins after the *first*
+//! page's revision gets every later change. A change applies to a node only if it is later than the
+//! node's page.
 //!
 //! When the watch reaches the revision of the last page, every node is as of that revision. From
 //! there on, every change applies.
@@ -107,7 +108,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WatchError`] if a page cannot be read within the client's timeout.
+    /// [`WatchError`] if a page, or a change up to the revision of the last page, does not come
+    /// within the client's timeout, or is refused.
     pub async fn list_and_watch(
         &self,
         path: impl TryInto<NodePath, Error: Into<PathError>>,

@@ -1,5 +1,5 @@
 //! Locks on nodes, shared or exclusive. A lock ends with the session's lease on the volume to which
-//! the node belonged when it was requested.
+//! the node belonged when the lock was requested.
 
 mod builder;
 mod request;
@@ -40,7 +40,8 @@ pub enum LockWait {
     /// Do not wait: the lock is refused if the node is not free.
     No,
     /// Wait for this time, counted from the call. Then the client cancels the request.
-    /// [`LockGuard::upgrade`] also waits for the answer to that, at most for the client's timeout.
+    /// [`LockGuard::upgrade`] then also waits until the servers have confirmed the cancellation, at
+    /// most for the client's timeout.
     /// A time shorter than a round trip ends before the answer comes, even if the node is free.
     /// [`LockWait::No`] does wait for the answer.
     For(Duration),
@@ -53,11 +54,12 @@ pub enum LockWait {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandOverError<T> {
-    /// It did not happen and never will. The caller still has the lock, under the same token.
+    /// The hand-over did not happen and never will. The caller still has the lock, under the same
+    /// token.
     #[error("lock not handed over; this client still owns it")]
     Unchanged(T, #[source] LockError),
-    /// It may have happened, or the servers no longer had the lock. In any case, the client has
-    /// released the lock, and no longer owns it.
+    /// The hand-over may have happened, or the servers no longer had the lock. In any case, the
+    /// client has released the lock, and no longer owns it.
     #[error("lock may be handed over; this client has released it")]
     Released(#[source] LockError),
 }
@@ -194,9 +196,9 @@ impl LockGuard {
         if let LockStatus::Granted { token, mode: LockMode::Exclusive, .. } = *self.status.borrow() {
             return Ok(token);
         }
-        // If `upgrading` is dropped, it cancels the request: if an error leaves the outcome open,
-        // or if this future is dropped. It is dropped after `become_exclusive` has ended, because
-        // until then the holder refuses another change of this lock.
+        // `upgrading` cancels the request when it is dropped. That happens if an error leaves the
+        // outcome open, or if this future is dropped. `become_exclusive` has ended by then. Before
+        // its end, the holder would refuse another change of this lock.
         let upgrading = UpgradeRequest::new(self.client.clone(), self.path.clone(), self.id);
         let result = self.become_exclusive(wait, asked).await;
         match &result {
@@ -220,9 +222,9 @@ impl LockGuard {
         }
     }
 
-    /// Waits until the servers have confirmed this client's pending releases at the node. A
-    /// cancelled upgrade is one: until it is confirmed, no other change of the lock can be
-    /// requested.
+    /// Waits until the servers have confirmed this client's pending releases at the node. The
+    /// cancellation of an upgrade is a pending release too: until the servers have confirmed it,
+    /// the holder refuses any other change of the lock.
     async fn wait_for_pending_releases(&self, wait: LockWait) -> Result<(), LockError> {
         let driver = self.client.driver();
         let after =

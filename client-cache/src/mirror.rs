@@ -49,7 +49,8 @@ pub enum Mirrored {
     Change(Arc<Change>),
     /// The changes up to this revision cannot be reported one by one: look at the mirror again.
     /// Either the mirror itself read its subtree again, because changes that it missed are
-    /// compacted, or the listener was too slow.
+    /// compacted, or the listener was too slow. The mirror may be further than this revision when
+    /// the listener looks. Then later reports repeat changes that it has seen.
     StartOver(Revision),
 }
 
@@ -110,7 +111,7 @@ impl Mirror {
         self.shared.snapshot.read().nodes.get(path.as_ref()).cloned()
     }
 
-    /// The names of a node's children, in order. None if `path` is no path.
+    /// The names of a node's children, in order. Empty if `path` is no path.
     pub fn children(&self, path: impl AsRef<str>) -> Vec<String> {
         let Ok(path) = NodePath::parse(path.as_ref()) else { return Vec::new() };
         self.read(|snapshot| {

@@ -89,7 +89,7 @@ impl Options {
 
     /// How much faster or slower than true time this machine's clock may run: 0.1 % by default. The
     /// client shortens every lease by this allowance (T2 in docs/PROTOCOL.md). It must not be less
-    /// than the servers' setting for the clocks of clients.
+    /// than the servers' setting `drift_ppm`.
     pub fn drift(mut self, drift: DriftAllowance) -> Self {
         self.drift = drift;
         self
@@ -111,8 +111,8 @@ impl Options {
     /// For how long the client goes on using a copy that a write recalls: not at all, unless set.
     /// The delay is at most half of the time that remains of the client's shortest volume lease.
     ///
-    /// The write waits so long for this client, so the copy is not stale meanwhile. Use it if many
-    /// reads of one copy are cheaper than a write that is quick.
+    /// The write waits for this client meanwhile, so the copy is not stale. Use it if the program
+    /// reads one copy very often, and writes need not be quick.
     ///
     /// ```
     /// use std::time::Duration;
@@ -143,7 +143,7 @@ impl Options {
         self
     }
 
-    /// How long a call may take that has no timeout of its own, `connect` included.
+    /// How long `connect` may take, and each call for which the program sets no other timeout.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

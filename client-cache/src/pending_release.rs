@@ -3,8 +3,9 @@
 //!
 //! Dropping a guard does not wait, and requests can overtake each other. So a client that drops a
 //! lock and tries to lock the same node again could be refused because of its own old lock.
-//! Therefore a lock request that does not queue, and a later change of a lock, wait here until the
-//! earlier releases of the node are confirmed.
+//! Therefore some requests wait here until the servers have confirmed the earlier releases of the
+//! node: lock requests that do not queue, later changes of a lock, `Semaphore::try_acquire`, and
+//! arrivals at barriers.
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},

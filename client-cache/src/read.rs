@@ -92,7 +92,7 @@ pub struct NodeStat {
     pub owner: Option<NodeOwner>,
     /// How many changes of the list of children there were since the node was created.
     pub children_version: u64,
-    /// The last change of the list of children.
+    /// The last change of the list of children. If there was none, the creation of the node.
     pub children_revision: Revision,
     /// The number of children.
     pub child_count: u64,
@@ -183,7 +183,7 @@ impl Driver {
         self.get_with(kind, path, LeaseRequest::Implicit, after).await
     }
 
-    /// As `get`, with a request for a lease.
+    /// As `get`, with this request for a lease.
     pub(crate) async fn get_with(
         &self,
         kind: ObjectKind,
@@ -224,7 +224,7 @@ impl Driver {
         count(&self.cache.counters.misses);
         let (sent, (cause, granted)) = (clock::now(), self.cache.miss(object.kind, &object.path));
         let answered = tokio::time::timeout(after, self.fetch(object.clone(), lease)).await;
-        // The first answer names the volume.
+        // Counted after the answer, because the first answer in a volume names the volume.
         self.count_miss(&object.path, cause, granted.map(|granted| sent.since(granted)));
         match answered {
             Ok(outcome) => {

@@ -172,8 +172,9 @@ impl Client {
     /// client renews that lease from then on.
     ///
     /// This always replaces a node that is attached to this session's own lease. Such a node comes
-    /// from a registration with a dropped handle, or from an unanswered attempt. A node that is
-    /// replaced is removed, and then created again: between the two changes there is none.
+    /// from a registration with a dropped handle, or from an unanswered attempt. To replace a node,
+    /// the client removes it, and then creates it again. Between these two changes it does not
+    /// exist.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -186,8 +187,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WriteError`]. Refused if there is a node of another session, or of none, that is not
-    /// [replaced](RegisterBuilder::replace), or if the node has children or is a volume.
+    /// [`WriteError`]. Refused if the node exists and is not attached to this session's lease,
+    /// unless the options say to [replace](RegisterBuilder::replace) it. Also refused if the node
+    /// has children or is a volume.
     pub fn register(
         &self,
         path: impl TryInto<NodePath, Error: Into<PathError>>,

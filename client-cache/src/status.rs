@@ -48,7 +48,7 @@ pub enum SessionState {
         /// The session that has ended.
         session: SessionId,
     },
-    /// The application has closed the client.
+    /// The client is closed: the application has closed it, or the runtime of its tasks has ended.
     Closed,
 }
 

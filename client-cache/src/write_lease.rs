@@ -81,7 +81,7 @@ impl WriteLeaseBuilder<'_> {
         self
     }
 
-    /// How long nobody gets the node after this lock was lost: see [`LockBuilder::lock_delay`].
+    /// How long the node stays taken after this lock was lost: see [`LockBuilder::lock_delay`].
     pub fn lock_delay(mut self, delay: Duration) -> Self {
         self.lock = self.lock.lock_delay(delay);
         self
@@ -300,8 +300,8 @@ impl WriteLease {
                 self.wait_until(losses, deadline, moves_on).await?;
                 continue;
             }
-            // Not cancelled when the caller stops waiting, because the client must know the
-            // outcome.
+            // The client does not cancel this request when the caller stops waiting, because it
+            // must know the outcome.
             let (_, outcome) = driver.write(Write::TakeWriteLease { path: self.path().clone(), lock: self.id() });
             let outcome = tokio::time::timeout_at(deadline.at, outcome).await.map_err(|_| self.timed_out(deadline))?;
             match outcome.unwrap_or(Err(holder::WriteFailure::OutcomeUnknown)) {
@@ -362,6 +362,8 @@ impl WriteLease {
         WriteLeaseError::TimedOut { path: self.path().clone(), after: deadline.after }
     }
 
+    /// Checks that there was no loss after the first `losses` ones.
+    ///
     /// # Errors
     ///
     /// [`WriteLeaseError::Lost`] if there were more than `losses` losses.

@@ -125,7 +125,7 @@ impl Driver {
         self.core.lock().holder.is_attached_with_lock(path, put, lock)
     }
 
-    /// How long the lease certainly lasts to which this put attached the node.
+    /// This put attached the node to a lease: how long that lease certainly lasts.
     pub(crate) fn registration_remaining(&self, path: &NodePath, put: Revision) -> Duration {
         self.core.lock().holder.attached_remaining(path, put, clock::now())
     }
@@ -138,7 +138,7 @@ impl DriverCore {
         }
     }
 
-    /// The lease that the node was attached to by the put of this revision has ended. A later
+    /// The lease to which the put of this revision attached the node has ended. A later
     /// registration of the node is attached to a later lease.
     pub(super) fn lose_registration_lease(&mut self, path: &NodePath, put: Revision) {
         let of_path = (path.clone(), 0)..=(path.clone(), u64::MAX);

@@ -26,8 +26,8 @@ pub(super) struct DriverStep {
 }
 
 impl DriverStep {
-    /// Adds a request for a next value to the consent of this step. Returns any other request,
-    /// which needs a message of its own.
+    /// Adds a request for a next value to the consent that replies to the recall. Returns the
+    /// request if it needs a message of its own.
     pub(super) fn attach_to_consent(&mut self, send_id: SendId, request: Request) -> Option<Request> {
         match &mut self.recall_reply {
             Some(RecallReply::Consented { push_requests, .. }) if push_requests.len() < PUSH_REQUESTS_MAX => {
@@ -48,8 +48,8 @@ impl DriverStep {
 
 /// Why a step with this input drops copies. Inputs that write drop the copies that the write
 /// changes. A timeout drops only copies whose consent was delayed. Other inputs drop copies whose
-/// lease had ended, or whose volume has changed. If one of these ends a delayed consent, its copies
-/// are counted as `Expired`, not as `Recalled`.
+/// lease had ended, or whose volume has changed. If one of these inputs ends the delay of a
+/// consent, the copies are counted as `Expired`, not as `Recalled`.
 pub(super) fn drop_cause(input: &HolderInput) -> MissCause {
     match input {
         HolderInput::Recalled(_) | HolderInput::Timeout { .. } => MissCause::Recalled,

@@ -35,7 +35,7 @@ impl<'a> LockBuilder<'a> {
         self.mode(LockMode::Shared)
     }
 
-    /// Exclusive by default.
+    /// The mode of the lock. Exclusive by default.
     pub fn mode(mut self, mode: LockMode) -> Self {
         self.mode = mode;
         self
@@ -70,8 +70,8 @@ impl<'a> LockBuilder<'a> {
         let timeout = client.timeout(timeout);
         let timeout = if let LockWait::For(most) = wait { timeout.min(most) } else { timeout };
         let write = Write::Lock { path: path.clone(), mode, wait: wait != LockWait::No, delay: lock_delay };
-        // The client waits for the answer to a sent request even if the caller has left. Otherwise
-        // the node could stay locked without a guard. It then releases the lock.
+        // If the caller leaves after the request was sent, the client still waits for the answer,
+        // and then releases the lock. Otherwise the node could stay locked without a guard.
         let taken = async {
             if wait == LockWait::No {
                 client.driver().pending_releases.wait(&path).await;

@@ -124,8 +124,8 @@ async fn await_answer(
     drop(pending_release);
 }
 
-/// A pending upgrade. If this is dropped without a call of `done`, it cancels the upgrade. A
-/// request for the shared mode does that.
+/// A pending upgrade. If this is dropped without a call of `done`, it cancels the upgrade: it sends
+/// a request for the shared mode.
 pub(super) struct UpgradeRequest {
     client: Client,
     path: NodePath,

@@ -42,7 +42,7 @@ pub enum RecipeError {
     /// The count could not be written.
     #[error(transparent)]
     Update(#[from] UpdateError),
-    /// The path has no room for a name below the node.
+    /// The path is invalid, or has no room for a name below it.
     #[error(transparent)]
     Path(#[from] PathError),
     /// Other users gave another count.

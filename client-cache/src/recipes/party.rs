@@ -3,11 +3,11 @@
 //! A party has a node of its own below the recipe's node, and a lock on that node. Others see the
 //! node, and nobody else requests the lock. The node's create revision is the party's rank. A
 //! transaction that compares the lock puts the node, and attaches it to the session's lease on the
-//! volume. The lock lives under the same lease, so both end together, at the latest by this
-//! client's own clock. If a volume was made between the two requests, they have different leases.
-//! Then the client leaves. It joins again, if nobody can have counted it. After a suspension, the
-//! clock may have ended the lock although the servers still have the lease. Then the client removes
-//! the node.
+//! volume. The lock lives under the same lease, so both end together. When that lease has ended by
+//! this client's own clock, the client counts on neither. If a volume was made between the two
+//! requests, they have different leases. Then the client leaves. It joins again, if nobody can have
+//! counted it. After a suspension, the clock may have ended the lock although the servers still
+//! have the lease. Then the client removes the node.
 //!
 //! # Why no node is left behind
 //!
@@ -114,7 +114,7 @@ impl PartyNode {
         }
     }
 
-    /// Locks a node of its own, which does not exist yet.
+    /// Locks the node of a new party. The node does not exist yet.
     async fn lock_new_node(&self) -> Result<Party, RecipeError> {
         let name = format!("{:016x}", rand::random::<u64>());
         let node = self.path.child(&name)?;
@@ -122,8 +122,8 @@ impl PartyNode {
         Ok(Party::new(self.client.clone(), node, lock))
     }
 
-    /// Waits until the earlier parties of this client have left. Otherwise they would count as
-    /// somebody else's.
+    /// Waits until the servers have confirmed that earlier parties of this client have left. Until
+    /// then, they count like the parties of other clients.
     pub(super) async fn wait_for_pending_releases(&self) -> Result<(), RecipeError> {
         Ok(self.client.wait_for_pending_releases(&self.path).await?)
     }
@@ -167,8 +167,8 @@ impl Party {
         Self { client, lock: Some(lock), node, lost, is_put: false, dropped }
     }
 
-    /// Starts a task that removes the node when the lock is lost. The node's lease may still be
-    /// renewed, and the party may not be dropped.
+    /// Starts a task that removes the node when the lock is lost. Without it, the node could
+    /// remain: its lease may still be renewed, and the application may never drop the party.
     fn leave_when_over(&self) {
         let (client, at, removal) = (self.client.clone(), self.recipe_path(), removal(&self.node));
         let (over, dropped) = (self.on_lost(), self.dropped.clone());
@@ -231,7 +231,7 @@ impl Party {
     }
 
     /// Removes the node after the lock was released, even if nobody waits for it. In the other
-    /// order, another client could own the place while a transaction that compares the token of
+    /// order, another client could get the permit while a transaction that compares the token of
     /// this lock still succeeds. `confirm` gets the outcome of the release.
     fn remove_after(
         &self,

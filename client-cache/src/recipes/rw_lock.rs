@@ -29,13 +29,13 @@ pub struct RwLock {
 /// A shared lock, until it is dropped, [released](ReadGuard::release) or lost
 /// ([`LockGuard::on_lost`]).
 #[derive(Debug)]
-#[must_use = "the lock is given back when this is dropped"]
+#[must_use = "the lock is released when this is dropped"]
 pub struct ReadGuard(LockGuard);
 
 /// An exclusive lock, until it is dropped, [released](WriteGuard::release) or lost
 /// ([`LockGuard::on_lost`]).
 #[derive(Debug)]
-#[must_use = "the lock is given back when this is dropped"]
+#[must_use = "the lock is released when this is dropped"]
 pub struct WriteGuard(LockGuard);
 
 impl RwLock {
@@ -113,7 +113,7 @@ impl ReadGuard {
         }
     }
 
-    /// Waits until a writer waits, or the lock has ended.
+    /// Waits until a writer waits, another reader waits for an upgrade, or the lock has ended.
     pub async fn contended(&mut self) {
         self.0.contended().await;
     }

@@ -11,8 +11,8 @@
 //! have fewer than N older ones.
 //!
 //! The owner of a permit has seen fewer than N nodes older than its own. Its own node is removed
-//! only when the owner leaves or its lease ends. The owner's own clock ends the lease before the
-//! servers do, by the volume's skew margin at least (T2 and T3 in docs/PROTOCOL.md).
+//! only when the owner leaves or its lease ends. The lease ends by the owner's own clock before the
+//! servers end it (T2 and T3 in docs/PROTOCOL.md).
 //!
 //! # Lost answers
 //!
@@ -62,7 +62,7 @@ pub struct Semaphore(PartyPlace);
 /// above zero. [`Permit::on_lost`] is cancelled by the owner's own clock, before another client can
 /// get the permit (after a suspension of the machine, up to a second later).
 #[derive(Debug)]
-#[must_use = "the permit is given back when this is dropped"]
+#[must_use = "the permit is released when this is dropped"]
 pub struct Permit {
     place: Party,
     token: Token,
