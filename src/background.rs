@@ -306,7 +306,7 @@ impl BackgroundTasks {
         });
     }
 
-    /// Releases the lock of a node that the shell took last.
+    /// Releases a lock of the shell on a node. If it has several there, the one that it took last.
     pub(crate) async fn unlock(&mut self, path: &NodePath) -> Result<(), CommandFailure> {
         self.locks.retain(|lock| !lock.release.is_closed());
         let Some(at) = self.locks.iter().rposition(|lock| lock.path == *path) else {

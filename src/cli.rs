@@ -32,7 +32,7 @@ const EXIT_STATUS: &str = "\
 Exit status: 0 done; 1 refused (not found, exists, compare failed, lease gone, not permitted); 2 wrong usage;
 3 no server or no quorum; 4 timed out, and whether it took effect is not known.
 
-Paths are absolute; one written without its leading slash means the same with it.";
+Paths are absolute. The leading slash may be left out: config/web means /config/web.";
 
 /// Commands that ask no running cluster. Their help hides the options of clients.
 const NO_CLIENTS: [&str; 4] = ["serve", "demo", "demo-replica", "completions"];

@@ -15,9 +15,9 @@ pub(crate) async fn unless_interrupted<T>(
     let mut hangup = listen(SignalKind::hangup())?;
     tokio::select! {
         outcome = work => outcome,
-        _ = interrupt.recv() => Err(CommandFailure::refused("interrupted", "it was interrupted")),
-        _ = terminate.recv() => Err(CommandFailure::refused("interrupted", "it was told to end")),
-        _ = hangup.recv() => Err(CommandFailure::refused("interrupted", "its terminal is gone")),
+        _ = interrupt.recv() => Err(CommandFailure::refused("interrupted", "interrupted")),
+        _ = terminate.recv() => Err(CommandFailure::refused("interrupted", "stopped by SIGTERM")),
+        _ = hangup.recv() => Err(CommandFailure::refused("interrupted", "terminal closed")),
     }
 }
 

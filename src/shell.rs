@@ -3,10 +3,11 @@
 //! It splits each line into words as a shell does ([`words`]) and parses it like the command line.
 //! Then it prints and flushes the answer or the error; an error does not end the shell. Empty lines
 //! and comments (`# …`) have no answer. In text mode, standard error also has the source of each
-//! value. The exit status is that of the last line that failed, 0 if none did.
+//! value. The exit status is that of the last line that failed. It is 0 if none did, and after a
+//! stop signal.
 //!
-//! A pasted text is a line for each of its lines. [`terminal`] has the
-//! history, and [`completion`] completes commands and paths.
+//! Each line of a pasted text is a command, except within quotes. [`terminal`] has the history, and
+//! [`completion`] completes commands and paths.
 //!
 //! A thread of its own reads the lines. So the session renews leases and consents to recalls while
 //! the shell waits for the next line.

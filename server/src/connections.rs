@@ -34,7 +34,7 @@ use crate::{
     spawn::spawn_if_slow,
 };
 
-/// The pause when the process has no file descriptor for another connection.
+/// The pause after a connection could not be accepted, usually for lack of a file descriptor.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// What every connection shares.

@@ -10,10 +10,11 @@
 //! just elected, or has not heard from its followers for a while, refuses proposals for a moment.
 //! The pipeline then resubmits each refused proposal, in order, one at a time, before any other.
 //!
-//! Otherwise it abandons the lessor, which no longer knows what the log contains:
+//! In two cases that is not possible. The lessor no longer knows what the log contains, and the
+//! pipeline abandons it:
 //!
 //! - Raft took a proposal that was submitted behind a refused one.
-//! - Raft refuses a proposal for too long, or it failed for another reason.
+//! - Raft refuses a proposal for too long, or the proposal failed for another reason.
 
 use std::{collections::VecDeque, future, pin::Pin, sync::Arc, task::Poll};
 

@@ -126,13 +126,12 @@ pub(crate) async fn run(args: BenchArgs, global: &Global, output: Output) -> Res
 impl BenchArgs {
     fn check(&self) -> Result<(), CommandFailure> {
         if self.kind == BenchKind::Memory && self.spawn != Some(1) {
-            let text = "the memory of a server is looked at from outside, and must not depend on what it did before: \
-                        expected --spawn 1";
+            let text = "the memory of a server depends on its earlier work; use --spawn 1, which starts a new server";
             return Err(CommandFailure::usage(text));
         }
         if matches!(self.kind, BenchKind::Renewals | BenchKind::Expiry) && self.spawn.is_none() {
             return Err(CommandFailure::usage(
-                "only a cluster with nothing else to do can be measured like this: expected --spawn",
+                "this kind needs a cluster without other work; use --spawn, which starts one",
             ));
         }
         Ok(())

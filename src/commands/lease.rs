@@ -39,10 +39,12 @@ pub(crate) enum LeaseCommand {
 /// `lease grant TTL`
 #[derive(Debug, Args)]
 pub(crate) struct GrantArgs {
-    /// Term from its grant and from each renewal: seconds, or 500ms, 10s, 2m, 1h
+    /// How long the lease lasts after its grant and after each renewal: seconds, or 500ms, 10s, 2m,
+    /// 1h
     #[arg(value_parser = duration::seconds, allow_negative_numbers = true, required_unless_present = "until")]
     ttl: Option<Duration>,
-    /// Instead of TTL: the time until then by this machine's clock, such as 2026-12-24T18:00:00Z
+    /// Instead of TTL: a point in time, such as 2026-12-24T18:00:00Z. The TTL is the time until
+    /// then, by this machine's clock
     #[arg(long, value_name = "TIME", value_parser = duration::until, conflicts_with = "ttl")]
     until: Option<Duration>,
     /// Id in hexadecimal [default: an unused id]

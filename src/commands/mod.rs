@@ -69,8 +69,8 @@ pub(crate) enum CommandRequest {
     /// Key leases: nodes that are put with a lease are removed when it ends
     #[command(subcommand)]
     Lease(lease::LeaseCommand),
-    /// Register a service while this runs; its node is removed when this is stopped, or not renewed
-    /// for a term
+    /// Register a service while this command runs; its node is removed when the command is stopped,
+    /// or when no server has heard from it for a term
     Register(register::RegisterArgs),
     /// Show the services registered at and below a node: live, in jeopardy, gone, and when last
     /// seen

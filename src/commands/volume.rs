@@ -59,22 +59,21 @@ pub(crate) struct VolumeChangeArgs {
     /// Topmost node of the volume
     #[arg(value_parser = arguments::path)]
     path: NodePath,
-    /// Term of a volume lease, how long a write may wait for a client that died: a duration; or
-    /// adaptive, longer with more leases, as adaptive:LEAST:MOST:RENEWALS_PER_SECOND [new volumes:
-    /// 10s]
+    /// Term of a volume lease. A write may wait as long for a client that died. A duration, or
+    /// adaptive:LEAST:MOST:RENEWALS_PER_SECOND, which is longer with more leases [new volumes: 10s]
     #[arg(long, value_name = "TERM", value_parser = volume_term::parse)]
     term: Option<VolumeTerm>,
-    /// Term of an object lease: a duration; 0, each read asks a server; infinite; adaptive, a share
-    /// of the time since the last change, as adaptive:PERCENT:LEAST:MOST; or by-use, as long as
-    /// leases save messages, as by-use:LEAST:MOST [new volumes: 1h]
+    /// Term of an object lease. A duration; 0, so that each read asks a server; infinite;
+    /// adaptive:PERCENT:LEAST:MOST, a share of the time since the last change; or
+    /// by-use:LEAST:MOST, which follows the reads and writes [new volumes: 1h]
     #[arg(long, value_name = "TERM", value_parser = object_term::parse)]
     object_term: Option<ObjectTerm>,
-    /// How long the server waits beyond a term; more than clocks can drift apart in it [new
-    /// volumes: 100ms]
+    /// How long the leader waits after a term. Must exceed what two clocks can drift apart in a
+    /// term and a tick [new volumes: 100ms]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     skew_margin: Option<Duration>,
-    /// Whether the server tracks the objects that a session caches, or assumes all [new volumes:
-    /// objects]
+    /// Whether the leader tracks the objects that each session caches, or assumes that a session
+    /// caches all objects [new volumes: objects]
     #[arg(long)]
     tracking: Option<TrackingName>,
     /// What a write does about the object leases of others [new volumes: recall]
@@ -83,7 +82,7 @@ pub(crate) struct VolumeChangeArgs {
     /// Which reads get an object lease [new volumes: all]
     #[arg(long)]
     grants: Option<GrantsName>,
-    /// With --grants returning: the term of a client's first lease on an object [the least: 200ms]
+    /// With --grants returning: the term of a client's first lease on an object [unless set: 200ms]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     first_term: Option<Duration>,
     /// The most object leases of all clients together, or none: beyond it, the leader recalls those

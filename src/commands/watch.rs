@@ -26,7 +26,7 @@ pub(crate) struct WatchArgs {
     /// Watch the node only
     #[arg(long)]
     node: bool,
-    /// Print how far the watch is complete: at its begin, and every few seconds without changes
+    /// Print how far the watch is complete: at its start, and every few seconds without changes
     #[arg(long)]
     progress: bool,
 }

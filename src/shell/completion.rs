@@ -1,6 +1,6 @@
 //! Completes commands and paths on a terminal.
 //!
-//! The children of a node come from the session's cache, or from a server. If it does not answer
+//! The children of a node come from the session's cache, or from a server. If no server answers
 //! soon, nothing is completed. Names that would need quotes are not offered.
 
 use std::time::Duration;

@@ -33,8 +33,9 @@ use crate::{
 /// Reads in flight before the start.
 const READS_AT_ONCE: usize = 16;
 
-/// Is a client of the demo that has started this process with [`DemoOptions::client`]. Takes
-/// orders on standard input and reports on standard output, until it is ordered to stop.
+/// Runs a client of the demo, in a process that the demo has started with
+/// [`DemoOptions::client`]. The client takes orders on standard input, and reports on standard
+/// output, until it is ordered to stop.
 ///
 /// An error means that no demo has started this process. A client that fails later reports that to
 /// the demo.

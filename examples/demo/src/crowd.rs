@@ -258,7 +258,7 @@ async fn hear(member: usize, said: ChildStdout, events: UnboundedSender<(usize, 
             Ok(Some(line)) => match serde_json::from_str(&line) {
                 // The demo may have ended.
                 Ok(word) => drop(events.send((member, CrowdEvent::Word(word)))),
-                Err(error) => break format!("it said what is no word: {error}"),
+                Err(error) => break format!("a line of its report cannot be decoded: {error}"),
             },
             Ok(None) => break "it ended".to_owned(),
             Err(error) => break error.to_string(),

@@ -158,7 +158,7 @@ pub enum ClientError {
     #[error("standard input")]
     Input(#[source] io::Error),
     /// A line is not an order.
-    #[error("an order that is none")]
+    #[error("a line that is not an order")]
     Order(#[source] serde_json::Error),
     /// A file of the task has no valid path.
     #[error(transparent)]

@@ -25,8 +25,9 @@ use crate::{
 };
 
 /// The term of the files' volume. A client renews its lease when half of it remains, or earlier
-/// with another request. So about half remains at least when the leader dies, which is longer than
-/// most outages. The readers report how much it is. The demo can wait for the end of a term.
+/// with another request. So at least about half of the term remains when the leader dies. That is
+/// longer than most outages. The readers report how much remains. The term is also short enough
+/// that the demo can wait for its end.
 const TERM: Duration = Duration::from_secs(4);
 
 /// The object term. Copies stay valid for it while the volume lease is renewed.

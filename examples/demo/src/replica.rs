@@ -12,9 +12,9 @@ use std::{
 /// The order to a replica to outlive the demo.
 pub(crate) const STAY: &[u8] = b"stay\n";
 
-/// For a replica with its data here, in a process that [`Replicas`](crate::Replicas) has started:
-/// if the process that has started it ends without keeping it, removes the data and calls `end`,
-/// which is to exit.
+/// For a process that [`Replicas`](crate::Replicas) has started as a replica, with its data in
+/// `data`. If the demo ends without an order to keep the replica, this removes the data and calls
+/// `end`, which must exit.
 pub fn when_abandoned(data: PathBuf, end: impl FnOnce() + Send + 'static) {
     // A thread, as a task that waits for input would keep the process from exiting.
     std::thread::spawn(move || {

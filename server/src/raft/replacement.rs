@@ -80,7 +80,7 @@ fn refusal(
             Some(format!("replica {replica}: answers at {address} already; use another address"))
         }
         _ if recorded == address => None,
-        _ => Some(format!("replica {replica}: answers at {recorded}; stop it, then start it at {address}")),
+        _ => Some(format!("replica {replica}: answers at {recorded}; stop it, then repeat this command")),
     }
 }
 

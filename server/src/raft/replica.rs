@@ -171,7 +171,7 @@ impl Replica {
     }
 
     /// The membership that removed this replica, and its entry, once another replica has reported
-    /// it. Raft does not report it unasked.
+    /// it. Raft itself does not report it.
     pub fn removed(&self) -> Option<KnownMembers> {
         self.node.removed.lock().clone()
     }

@@ -48,8 +48,8 @@ use crate::raft::types::{
 
 pub use self::disk::{LOG_FORMAT, OpenLogError};
 
-/// The most calls that wait for the writer. When the queue is full, Raft waits. Each call is at
-/// most one batch of `max_append_entries`, so this is far more than one fsync can fall behind.
+/// The most calls that wait for the writer. When the queue is full, Raft waits. One call can have
+/// many entries, so far fewer calls than this arrive during one fsync.
 const QUEUE_CALLS: usize = 1024;
 
 /// The most bytes of entries that one read for replication takes from disk, and from memory, unless

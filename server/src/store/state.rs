@@ -2,9 +2,9 @@
 //!
 //! **Guarantees.**
 //!
-//! - Rows, the applied log id and the membership change in one atomic batch. So after a crash the
-//!   state is that at one entry. That may be behind the last applied entry, because nothing here is
-//!   fsynced by itself. The log reaches back to it.
+//! - Rows, the applied log id and the membership change in one atomic batch. So after a crash, the
+//!   stored state is the state at one entry. This entry may be behind the last applied one, because
+//!   nothing here is fsynced by itself. The log reaches back to it.
 //! - [`StateStore::persisted_view`] fsyncs. Only such a view becomes a snapshot that lets Raft
 //!   purge.
 //! - A received snapshot is written to its own keyspace and fsynced, and becomes current by one
