@@ -102,7 +102,8 @@ pub(crate) type WriteOutcome = Result<Written, holder::WriteFailure>;
 #[derive(Debug)]
 struct DriverCore {
     holder: Holder,
-    /// Stays set if a step panics.
+    /// True during a step. It stays true if a step panics. Then the end of the client discards the
+    /// rules.
     is_stepping: bool,
     leases: VolumeLeases,
     /// The reads and writes that the application waits for.

@@ -39,9 +39,9 @@ use crate::{
 pub enum LockWait {
     /// Do not wait: the lock is refused if the node is not free.
     No,
-    /// Wait for this time, counted from the call. Then the client cancels the request.
-    /// [`LockGuard::upgrade`] then also waits until the servers have confirmed the cancellation, at
-    /// most for the client's timeout.
+    /// Wait for this time, counted from the call. Then the client cancels the request. If the
+    /// servers have answered that an upgrade waits, [`LockGuard::upgrade`] also waits until they
+    /// have confirmed the cancellation, at most for the client's timeout.
     /// A time shorter than a round trip ends before the answer comes, even if the node is free.
     /// [`LockWait::No`] does wait for the answer.
     For(Duration),
@@ -196,9 +196,9 @@ impl LockGuard {
         if let LockStatus::Granted { token, mode: LockMode::Exclusive, .. } = *self.status.borrow() {
             return Ok(token);
         }
-        // `upgrading` cancels the request when it is dropped. That happens if an error leaves the
-        // outcome open, or if this future is dropped. `become_exclusive` has ended by then. Before
-        // its end, the holder would refuse another change of this lock.
+        // When `upgrading` is dropped, it cancels the request. It is dropped if an error leaves the
+        // outcome open, or if this future is dropped. In both cases `become_exclusive` is dropped
+        // first. While it runs, the holder refuses any other change of this lock.
         let upgrading = UpgradeRequest::new(self.client.clone(), self.path.clone(), self.id);
         let result = self.become_exclusive(wait, asked).await;
         match &result {
@@ -209,8 +209,8 @@ impl LockGuard {
         result.map_err(|error| self.not_granted_in_time(error, wait))
     }
 
-    /// The error of an upgrade. If only its `wait` has ended, not the client's timeout, the upgrade
-    /// was not granted in time.
+    /// The error of an upgrade. If its `wait` has ended before the client's timeout, the error is
+    /// [`LockError::NotGranted`].
     fn not_granted_in_time(&self, error: LockError, wait: LockWait) -> LockError {
         let timeout = self.client.driver().options.timeout;
         match (wait, &error) {

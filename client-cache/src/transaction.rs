@@ -21,9 +21,9 @@ use crate::{
     read::NodeData,
 };
 
-/// The bounds of the random pauses between tries of an update. Before the second try, the bound is
-/// twice the first number, which is about one write on a fast disk. It doubles with each try, up to
-/// the second number, which is enough for some tens of writers.
+/// The bounds of the random pauses between tries of an update. The first number is about the time
+/// of one write on a fast disk. The pause before the second try is at most twice that. The bound
+/// doubles with each try, up to the second number, which is enough for some tens of writers.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
 
 /// The result of a transaction.

@@ -170,7 +170,9 @@ impl Driver {
         if let Ok(outcome) = tokio::time::timeout(timeout, &mut outcome).await {
             return outcome.unwrap_or(Err(holder::WriteFailure::OutcomeUnknown)).map_err(|error| ended(error, path));
         }
-        // This cancels the write. Then the holder reports the outcome, unless it just came.
+        // This cancels the write. Then the holder reports the outcome, unless it just came. The
+        // holder cancels no write whose outcome it needs, such as a downgrade. Then the outcome is
+        // unknown here.
         drop(wait);
         let outcome = outcome.try_recv().unwrap_or(Err(holder::WriteFailure::OutcomeUnknown));
         outcome.map_err(|error| match (error, self.status.unavailable()) {

@@ -63,7 +63,7 @@ pub enum Command {
         session: SessionId,
     },
     /// Grants a session a lease on the volume that a path belongs to. The session has stopped using
-    /// its earlier lease there. If that has nodes or locks, it is extended instead.
+    /// its earlier lease there. If the earlier lease has nodes or locks, it is extended instead.
     AcquireVolume {
         /// The session.
         session: SessionId,

@@ -263,14 +263,14 @@ impl VolumeSettings {
         }
     }
 
-    /// How long the server waits after a volume lease's end before it counts the lease as ended
-    /// (ε).
+    /// When the time of a volume lease has passed, the server waits for this time longer before it
+    /// counts the lease as ended (ε).
     pub const fn skew_margin(&self) -> Duration {
         self.skew_margin.duration()
     }
 
     /// The most object leases that clients may keep in the volume, all sessions together; `None`
-    /// for no limit (Cao and Liu 1998 bound the state of a server so).
+    /// for no limit. (Cao and Liu 1998 bound the state of a server in this way.)
     ///
     /// Beyond the limit, the leader recalls the leases that end first. The recalled ones take
     /// memory until their holders have consented. With [`Tracking::Covering`] the leader records no
@@ -289,10 +289,11 @@ impl VolumeSettings {
         self.tracking
     }
 
-    /// How long after a grant of an object lease with this term the server counts it as ended (T3).
-    /// It is the sum of the term, the [margin](VolumeSettings::margin_with), and the drift of two
-    /// clocks over the time by which the term exceeds the longest volume term. The margin exceeds
-    /// their drift over that term.
+    /// The time from the grant of an object lease with this term until the server counts the lease
+    /// as ended (T3). It is the sum of three spans: the term, the
+    /// [margin](VolumeSettings::margin_with), and the drift of two clocks over the time by which
+    /// the term exceeds the longest volume term. The margin exceeds their drift over the longest
+    /// volume term.
     pub fn object_wait(&self, term: Duration, drift: DriftAllowance) -> Duration {
         let beyond = drift.over(term.saturating_sub(self.longest_term())).saturating_mul(2);
         term.saturating_add(beyond).saturating_add(self.margin_with(drift))
@@ -310,7 +311,8 @@ impl VolumeSettings {
         self.object_wait(self.object_term.longest(), drift)
     }
 
-    /// The interval at which ticks move the horizons of leases on this volume.
+    /// The longest interval of ticks that this volume allows. The cluster uses the shortest of all
+    /// its volumes ([`State::tick`](crate::state::State::tick)).
     pub fn tick(&self) -> Duration {
         let tick = self.shortest_term() / TICKS_PER_TERM;
         if tick > TICK_MAX {
@@ -331,8 +333,8 @@ pub fn margin_of_drift(term: Duration, tick: Duration, drift: DriftAllowance) ->
 pub const TICKS_PER_TERM: u32 = 10;
 
 /// The longest tick. So a change of leader prolongs an abandoned lease by at most 0.85 s, whatever
-/// the terms of the volumes are, plus the time without a leader. These are three ticks, and two
-/// steps of the clock of 50 ms (T4 in `docs/PROTOCOL.md`).
+/// the terms of the volumes are, plus the time without a leader. The 0.85 s are three ticks, and
+/// two steps of the clock of 50 ms (T4 in `docs/PROTOCOL.md`).
 ///
 /// A cluster with leases writes an entry for each tick: four in a second if it is idle. A shorter
 /// tick would cost more commits (`docs/adr/0011-a-tick-is-a-quarter-of-a-second-at-most.md`).

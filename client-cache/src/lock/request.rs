@@ -22,8 +22,8 @@ pub(super) struct LockRequest {
     write_id: WriteId,
     answer: oneshot::Receiver<Result<UnclaimedLock, LockError>>,
     is_answered: bool,
-    /// Begins when the request is cancelled. This and the task `await_answer` share it. It ends
-    /// when both have dropped it.
+    /// Begins when the request is cancelled. The request and the task `await_answer` share it. It
+    /// ends when both have dropped it.
     pending_release: Arc<OnceLock<PendingRelease>>,
 }
 

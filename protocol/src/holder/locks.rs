@@ -154,7 +154,7 @@ impl Holder {
     /// shared, because another session may get the lock before the answer. A lock that is handed
     /// over no longer counts as owned.
     ///
-    /// Returns false in four cases:
+    /// Returns false if the change must not be sent. There are four cases:
     ///
     /// - the lock has a write lease;
     /// - a write lease is requested, and the lock is not exclusive;

@@ -1,5 +1,6 @@
-//! What a write of this client may change, as far as the client knows. It drops its own copies of
-//! these objects before it sends the write, so no leader asks it about them (S2w).
+//! What a write of this client may change, as far as the client knows. The client drops its own
+//! copies of these objects before it sends the write. So the leader recalls them from this client
+//! only if it has granted a later lease on them (S2w).
 
 use std::collections::BTreeSet;
 

@@ -25,8 +25,8 @@ const INTERVAL_MIN: Duration = Duration::from_micros(12_500);
 pub(super) struct Pace {
     /// The term with which the lease was last renewed.
     pub(super) term: Duration,
-    /// The term that the last answer named. If that is shorter, `term` keeps the longer value until
-    /// a promise reaches the lease's end.
+    /// The term in the last promise if it is shorter than `term`, else `term`. A promise that ends
+    /// before the lease changes only this field, and not `term`.
     present_term: Duration,
     /// When to send a request just to renew.
     pub(super) due: Instant,

@@ -4,8 +4,8 @@
 //!
 //! - its time passes on this clock. If it still exists on the servers, a promise may renew it;
 //! - the server says that it has lapsed;
-//! - the client sends a request for a new lease, or a server refuses one that was sent before.
-//!   The old lease ends at once, unless nodes or locks may depend on it;
+//! - the client sends a request for a new lease, or a server refuses such a request that was sent
+//!   more than once. The old lease ends at once, unless nodes or locks may depend on it;
 //! - the volume no longer exists, or the session has ended.
 
 use std::{
@@ -54,8 +54,8 @@ pub(super) struct Unreported {
 }
 
 impl Unreported {
-    /// For how many terms the holder waits. A client that still renews its lease then has come to
-    /// stay.
+    /// For how many terms the holder waits. A client that renews its lease after that time will
+    /// probably go on using its copies.
     pub(super) const TERMS: u32 = 2;
 }
 
@@ -144,7 +144,8 @@ impl KnownVolume {
 /// Selects the renewals in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum RenewalSelection<'a> {
-    /// The request is about this path. It renews the lease on its volume, and those of `Due`.
+    /// The request is about this path. It renews the lease on the path's volume, and those of
+    /// `Due`.
     OnPath(&'a NodePath),
     /// The request is about no path. It renews the leases in use that were last renewed at least a
     /// third of a term ago.

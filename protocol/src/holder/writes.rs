@@ -106,8 +106,8 @@ impl OwnWrites {
     }
 
     /// Whether the write cannot be cancelled, because the client depends on its outcome. A write
-    /// lease may begin, and must then be flushed. A lock counts as shared as soon as the client
-    /// requests the downgrade.
+    /// lease may begin, and must then be flushed. As soon as the client requests a downgrade, it
+    /// counts the lock as shared, so the servers must learn of the downgrade.
     fn is_never_given_up(&self, write_id: WriteId) -> bool {
         let write = self.pending.get(&write_id).map(|pending| &pending.write);
         matches!(

@@ -2,8 +2,8 @@
 //!
 //! The replicated state grants locks, usually in order of arrival. A client waits with one request
 //! for changes of its locks: a grant, or a new waiter. The lessor answers when the status of a
-//! named lock differs from the status in the request. So it wakes only the clients concerned. After
-//! a lost answer the client asks any leader again.
+//! named lock differs from the status in the request. So it wakes only the clients concerned. If
+//! the answer is lost, the client asks the present leader again.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -58,7 +58,7 @@ struct UnansweredRecall {
     through: WriteLeaseId,
     since: Instant,
     sent: Instant,
-    /// The volumes in whose counters it counts.
+    /// The volumes in whose counters the recall counts.
     volumes: Unhashed<Vec<NodePath>>,
     /// Why the session delays its consent, and when its last notice arrived. Only inspections use
     /// it.
@@ -69,7 +69,7 @@ struct UnansweredRecall {
 #[derive(Debug)]
 pub(super) struct NewRecall {
     pub(super) sets: Vec<ObjectSet>,
-    /// The volumes on which the session has the leases, and in whose counters it counts.
+    /// The volumes on which the session has the leases. The recall counts in their counters.
     pub(super) volumes: Vec<NodePath>,
     /// The client may ask for the next values ([`Recall::offers_next_values`]).
     pub(super) offers_next_values: bool,
@@ -245,9 +245,9 @@ impl RecallChannel {
 
     /// The unanswered recalls to send now, at most `most`, in the order of stamps. First choice:
     /// those that were not sent since the latest registration, if there is room for them.
-    /// Otherwise: those last sent at least `after` ago. If more than `most` of these are due, it
-    /// selects the oldest sendings if all recalls were sent, and the lowest stamps if some are
-    /// unsent.
+    /// Otherwise: those last sent at least `after` ago. If too many of these are due, the function
+    /// selects those that were sent longest ago. While some recalls are unsent, it looks only at
+    /// the `most` lowest stamps.
     fn due(&mut self, now: Instant, after: Duration, most: usize) -> Vec<Recall> {
         if self.registration.is_none() {
             return Vec::new();
@@ -369,7 +369,8 @@ impl Lessor {
     }
 
     /// Handles a consent: the session has dropped the sets of the recall with this stamp (S2). If
-    /// there is no such unanswered recall, the consent has no effect.
+    /// there is no such unanswered recall, the consent has no effect. If recalled data is still
+    /// under a write lease of the session, the consent counts only when that has ended (S10).
     pub(super) fn consent(&mut self, consent: Consent, cx: &mut StepContext<'_>) {
         let Consent { session, stamp } = consent;
         if let Some(write_leased) = self.write_leased_node(session, stamp, cx.state) {

@@ -2,9 +2,10 @@
 //!
 //! No promise goes beyond the horizon. When a client renews at half of its term, the horizon is
 //! about half a term away. An immediate answer would promise only half a term, and the client would
-//! soon renew again. So the answer waits until the first tick proposed after the arrival is
-//! committed, and no earlier renewal is left for a later tick. By then the horizon is at least a
-//! term after the renewal, and the answer promises a whole term from the arrival (docs/adr/0014).
+//! soon renew again. So the answer waits for the first tick that is proposed after the arrival. If
+//! that tick cannot take all renewals, the answer waits for the next ticks too. When these ticks
+//! are committed, the horizon is at least a term after the renewal. Then the answer promises a
+//! whole term from the arrival (docs/adr/0014).
 //!
 //! The lessor handles the request when it arrives: it applies the consents, and renews the leases
 //! as of the arrival. Only the answer waits, and only if the promises get longer
@@ -114,8 +115,8 @@ impl Renewals {
         self.proposed += 1;
     }
 
-    /// Marks the last proposed tick as committed, with all earlier renewals. Only one tick is in
-    /// flight at a time.
+    /// Records that the last proposed tick is committed, and that the ticks have taken all earlier
+    /// renewals. Only one tick is in flight at a time.
     pub(super) fn mark_ticks_complete(&mut self) {
         self.last_complete_tick = self.proposed;
     }

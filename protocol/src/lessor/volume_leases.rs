@@ -63,8 +63,8 @@ impl Lessor {
             return self.reply_without_promises(requester, Err(Refusal::Retry), cx);
         };
         // True if a later acquisition in the same entry has replaced this request's lease. Then
-        // this answer names the later lease, and must revive no copy: the leader begins to track
-        // that lease without copies.
+        // this answer names the later lease and revives no copy, and the lessor begins to track the
+        // later lease without copies.
         let is_overtaken = lease.incarnation != *incarnation;
         let (incarnation, horizon) = (lease.incarnation, lease.horizon);
         if self.leases.get(&key).is_some_and(|end| end.incarnation == incarnation) {
@@ -213,10 +213,10 @@ impl Lessor {
         Some(changed)
     }
 
-    /// Forgets the object leases in a volume whose borders or settings have changed, because the
-    /// lessor has recalled all copies, or has waited until their object leases ended. If the volume
-    /// was removed, the leases on it have ended. Otherwise its new settings say how to track the
-    /// leases on it.
+    /// Forgets the object leases in a volume whose borders or settings have changed. None of them
+    /// is in use: the lessor has recalled all copies, or has waited until their object leases
+    /// ended. If the volume was removed, the leases on it have ended. Otherwise its new settings
+    /// say how to track the leases on it.
     pub(super) fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
         let subtree = ObjectSet::Subtree(top.clone());
         for session in self.object_leases.sessions_in(&subtree, self.clock.ending_time()) {

@@ -26,7 +26,8 @@ pub struct Promise {
     pub span: Duration,
     /// The volume's term. It sets the pace of renewals.
     pub term: Duration,
-    /// The revision that was applied when the promise was made. The copies are valid at it.
+    /// The last revision that was applied when the leader made the promise. The copies are valid at
+    /// this revision.
     pub revision: Revision,
 }
 
@@ -58,7 +59,7 @@ pub struct FirstRead {
     pub object: Object,
     /// The modify revision of the client's copy.
     pub known: Option<Revision>,
-    /// Whether the read wants a lease.
+    /// The object lease that the read asks for.
     pub lease: LeaseRequest,
 }
 
@@ -80,20 +81,23 @@ pub struct AcquiredVolume {
 /// Which copies become valid again after their volume lease ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Revival {
-    /// The answer revives no copy of an earlier lease. The client validates each such copy before
-    /// it uses it. The leader may have extended a lease that the client had ended. Then the copies
-    /// granted under that lease are valid at once, because the leader never stopped tracking them.
+    /// No copy from under an earlier lease. The client validates each such copy before it uses it.
+    ///
+    /// The named lease may be one that the client ended when it asked for a new lease. Then the
+    /// leader has extended that lease, and never stopped tracking the copies under it. So these
+    /// copies are valid at once.
     None,
     /// All copies whose object leases still hold, except for copies of `changed`. From now on, the
     /// lessor tracks the session as covering.
     AllExcept {
-        /// The objects that changed, that pending writes may change, or under write leases.
+        /// The objects that changed, that pending writes may change, or that are under write
+        /// leases.
         changed: Vec<ObjectSet>,
         /// The number of the covering.
         covering: CoveringNumber,
-        /// Whether the client reports its copies at once. Otherwise it reports later, if it stays.
-        /// True in volumes whose writes send no recalls: there each write waits for a client that
-        /// has not reported.
+        /// Whether the client reports its copies at once. Otherwise it reports with a later recall
+        /// or renewal (S7). True in volumes whose writes send no recalls: there each write waits
+        /// for a client that has not reported.
         reports_at_once: bool,
     },
 }

@@ -88,7 +88,7 @@ impl State {
         }
     }
 
-    /// Whether a lease with this name exists and is intended.
+    /// Whether a lease with this key exists and is intended.
     pub(super) fn is_intended(&self, key: &AnyLease, intended: &IntendedLeases) -> bool {
         let lease = self.lease(key);
         lease.is_some_and(|lease| {

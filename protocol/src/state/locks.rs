@@ -355,7 +355,8 @@ impl State {
         }
     }
 
-    /// Ends all locks under a lease that the session itself ends. It has stopped using them.
+    /// Ends all locks under a lease that the session itself ends. The session has stopped using
+    /// these locks.
     pub(super) fn release_locks(&mut self, incarnation: Incarnation, touched: &mut Touched) {
         self.end_locks(incarnation, |_| None, touched);
     }

@@ -14,7 +14,7 @@
 //! - *Change* alters how long a write waits. Clients must drop copies that were granted under a
 //!   longer term or a smaller margin, before the server uses the new values.
 //! - *Removal* moves the nodes back and ends the leases on the volume. By then no client may use
-//!   copies under one of them.
+//!   copies under one of these leases.
 //!
 //! So for each of these, the lessor recalls the whole subtree with its inner volumes. Clients
 //! refuse grants of the older generation.

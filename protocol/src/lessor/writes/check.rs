@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PendingWrite, PendingWriteId, PendingWrites, waits::ConsentWaits};
 
-/// The check compares each write with all others, so it is skipped with more unproposed writes.
+/// The most unproposed writes that `check_order` checks. With more it checks none, because it
+/// compares each write with all others.
 const MANY_WRITES: usize = 32;
 
 impl PendingWrites {

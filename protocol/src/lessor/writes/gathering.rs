@@ -286,7 +286,8 @@ impl Lessor {
                 merge_sets_to(sets.iter().cloned(), most).into_iter().map(within).collect::<BTreeSet<_>>()
             });
             for (holder, expires_at) in holders {
-                // Not merged for the writer: `claim` checks for each set whether it dropped it.
+                // Not merged for the writer: `claim` checks for each set whether the writer has
+                // dropped it.
                 let claimed = merged.as_ref().filter(|_| Some(holder) != writer).unwrap_or(sets);
                 for set in claimed {
                     self.claim(set, (holder, volume, expires_at), plans);
@@ -311,8 +312,8 @@ impl Lessor {
         }
         let Some(track) = self.object_leases.track(volume, holder) else { return };
         let plan = plans.by_session.entry(holder).or_default();
-        // The lessor always asks the writer. Otherwise its write would wait for the writer's own
-        // leases to end.
+        // The lessor asks a writer that is not exempt, whatever the policy of the volume. Otherwise
+        // the write would wait for the ends of its own writer's leases.
         let is_writer = plans.writer.as_ref().is_some_and(|writer| writer.session == holder);
         match plans.waited_out.get(volume).filter(|_| !is_writer) {
             None => plan.add(volume.clone(), track.incarnation, expires_at),

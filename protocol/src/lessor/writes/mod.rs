@@ -366,9 +366,9 @@ impl PendingWrites {
         self.revocations.proposed(write_id, pending);
     }
 
-    /// Releases the writes that wait for this one. If this one was dropped before it was proposed,
-    /// they also waited, through it, for the writes ahead of it. From now on they wait for those
-    /// directly. Returns the writes that became ready.
+    /// Releases the writes that wait for this one. Returns those that became ready. If this one was
+    /// dropped before it was proposed, writes ahead of it may still be unproposed. From now on the
+    /// released writes wait for those directly.
     fn release_behind(&mut self, write_id: PendingWriteId, was_dropped: bool) -> Vec<PendingWriteId> {
         let mut ready = Vec::new();
         for other in self.behind.take(write_id).into_iter().counted() {

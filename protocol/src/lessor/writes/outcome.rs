@@ -134,7 +134,7 @@ impl Lessor {
         let (lowest, highest) = (unanswered_from, unanswered_from.window_end());
         let (mut ready, mut footprints) = (Vec::new(), Vec::new());
         // All of them leave before any write is proposed. Otherwise the lessor could propose a
-        // write that leaves next. Its command would then be in the log without it.
+        // write that leaves next. Its command would then be in the log without a pending write.
         for write_id in self.writes.unproposed_below(session, unanswered_from).into_iter().rev() {
             let Some((request, footprint, freed)) = self.finish_client_write(write_id) else { continue };
             let refusal = Refusal::OutsideWindow { got: request.sequence, lowest, highest };

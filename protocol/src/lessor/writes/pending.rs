@@ -88,10 +88,10 @@ pub(in crate::lessor) struct ClientWrite {
     pub(in crate::lessor) revoked: Option<LeaseId>,
     /// The requests that wait for the answer: more than one if it was sent again.
     pub(in crate::lessor) requesters: Vec<Requester>,
-    /// The last of them that arrived before the write was proposed. With the answer to a put, only
-    /// that one may get an object lease. A later request may have been sent after a new epoch
-    /// began. The new leader may already count a lease as ended that this leader grants to such a
-    /// request (S6, S9).
+    /// The last of these requests that arrived before the write was proposed. With the answer to a
+    /// put, only this request may get an object lease. A later request may have been sent after a
+    /// new epoch began. If this leader granted it a lease, the new leader could already count that
+    /// lease as ended (S6, S9).
     pub(in crate::lessor) grants_to: RequestId,
     /// The copies that the writer dropped when it last sent the write, and the highest stamp that
     /// it had seen (S2w).

@@ -72,8 +72,8 @@ impl Revocations {
         ahead
     }
 
-    /// The last revocation or purge of the lease with an id below `before` that blocks writes which
-    /// attach nodes.
+    /// Of the revocations and purges of the lease with ids below `before`, the last one that blocks
+    /// writes which attach nodes.
     pub(super) fn last_of(&self, lease: Incarnation, before: PendingWriteId) -> Option<PendingWriteId> {
         let last = |index| ids_of(index, lease, 0, before).next_back();
         last(&self.purging_unproposed).max(last(&self.purging_uncovered))
