@@ -3,10 +3,9 @@
 //! A lease's deadline never moves back (T6). A lease stops counting in one of these ways:
 //!
 //! - its time passes on this clock. If it still exists on the servers, a promise may renew it;
-//! - the server says that it has lapsed;
+//! - the server says that it has lapsed, or the volume no longer exists, or the session has ended;
 //! - the client sends a request for a new lease, or a server refuses such a request that was sent
-//!   more than once. The old lease ends at once, unless nodes or locks may depend on it;
-//! - the volume no longer exists, or the session has ended.
+//!   more than once. The old lease ends at once, unless nodes or locks may depend on it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
