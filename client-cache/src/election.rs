@@ -163,7 +163,7 @@ impl Leadership {
     /// Cancelled when the leadership has ended or is no longer certain: by this client's own clock
     /// at the latest. The leadership never becomes valid again.
     pub fn on_lost(&self) -> CancellationToken {
-        self.lost.clone()
+        self.lost.child_token()
     }
 
     /// Runs `work` until it ends or the leadership is lost. Then `work` is dropped.

@@ -189,7 +189,7 @@ impl KeyLease {
     /// Cancelled when the lease has ended or is no longer certain, when its last handle is dropped,
     /// or when the client is closed, and never before. The lease does not become valid again.
     pub fn on_lost(&self) -> CancellationToken {
-        self.lost.clone()
+        self.lost.child_token()
     }
 
     /// Ends the lease, and removes all attached nodes. Waits as a write of these nodes does.

@@ -39,9 +39,9 @@ use crate::{
 pub enum LockWait {
     /// Do not wait: the lock is refused if the node is not free.
     No,
-    /// Wait for this time, counted from the call. Then the client cancels the request. If the
-    /// servers have answered that an upgrade waits, [`LockGuard::upgrade`] also waits until they
-    /// have confirmed the cancellation, at most for the client's timeout.
+    /// Wait for this time, counted from the call. Then the client cancels the request. An upgrade
+    /// that the servers have queued ends later: when they have confirmed the cancellation, or after
+    /// the client's timeout.
     /// A time shorter than a round trip ends before the answer comes, even if the node is free.
     /// [`LockWait::No`] does wait for the answer.
     For(Duration),
@@ -129,12 +129,13 @@ impl LockGuard {
     }
 
     /// Cancelled when the lock is released, dropped or lost. If no server answers, this client's
-    /// own clock cancels it. The lock does not become valid again.
+    /// own clock cancels it. The lock does not become valid again. If you cancel this token, the
+    /// lock remains.
     ///
     /// If the machine was suspended past the end of the lock, this is cancelled up to a second
     /// after it resumes. [`LockGuard::remaining`] is right at once.
     pub fn on_lost(&self) -> CancellationToken {
-        self.lost.clone()
+        self.lost.child_token()
     }
 
     /// Runs `work` until it ends or the lock is lost. Then `work` is dropped. Once the lock has
@@ -196,9 +197,9 @@ impl LockGuard {
         if let LockStatus::Granted { token, mode: LockMode::Exclusive, .. } = *self.status.borrow() {
             return Ok(token);
         }
-        // When `upgrading` is dropped, it cancels the request. It is dropped if an error leaves the
-        // outcome open, or if this future is dropped. In both cases `become_exclusive` is dropped
-        // first. While it runs, the holder refuses any other change of this lock.
+        // Dropping `upgrading` cancels the upgrade. While `become_exclusive` runs, the holder refuses
+        // any other change of this lock. So that future is always dropped first: after an error, and
+        // if this future is dropped.
         let upgrading = UpgradeRequest::new(self.client.clone(), self.path.clone(), self.id);
         let result = self.become_exclusive(wait, asked).await;
         match &result {

@@ -146,14 +146,14 @@ impl Registration {
     }
 
     /// Cancelled when the node's lease has ended for good (a server says so, or the session has
-    /// expired), and when the client is closed. It reports nothing after this handle is dropped.
+    /// expired), and when the client is closed. After this handle is dropped, nothing cancels it.
     ///
     /// Before that, this client's own clock may say that the lease is no longer certain. Then
     /// [`Registration::remaining`] is zero and the session is in *jeopardy* (see
     /// [`Client::events`]), but the lease may still be renewed. This does not report that somebody
     /// removes or replaces the node: read the node for that.
     pub fn on_lost(&self) -> CancellationToken {
-        self.registration_lease.lost.clone()
+        self.registration_lease.lost.child_token()
     }
 
     /// Removes the node, unless another session has it by now.

@@ -49,9 +49,9 @@ impl<'a> LockBuilder<'a> {
     }
 
     /// How long the node stays taken after the servers have ended this lock with its lease
-    /// (Chubby's lock delay). If the client notices the loss first, and its release arrives in
-    /// time, there is no delay. For resources that check no token, it gives late requests of the
-    /// former owner time to end. Zero by default, at most 60 s.
+    /// (Chubby's lock delay). The delay is for resources that check no token: late requests of the
+    /// former owner can arrive and end meanwhile. If the client notices the loss first, and its
+    /// release arrives in time, there is no delay. Zero by default, at most 60 s.
     pub fn lock_delay(mut self, delay: Duration) -> Self {
         self.lock_delay = delay;
         self

@@ -201,7 +201,7 @@ impl Party {
     }
 
     pub(super) fn on_lost(&self) -> CancellationToken {
-        self.lost.clone()
+        self.lost.child_token()
     }
 
     pub(super) fn lost_error(&self) -> LockError {

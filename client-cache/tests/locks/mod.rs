@@ -75,6 +75,19 @@ async fn a_node_is_held_by_one_until_it_is_given_back_and_tokens_grow() {
     until_counts(&one, (0, 0)).await;
 }
 
+/// An application may use the token as its own stop signal. The lock must not seem lost then: a
+/// dropped guard of a lost lock sends no release.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guard_whose_token_was_cancelled_still_releases_the_lock() {
+    let server = Server::start(TERM).await;
+    let (one, two) = (server.client().await, server.client().await);
+    let guard = exclusive(&one, LockWait::No).await;
+    guard.on_lost().cancel();
+    assert!(!guard.on_lost().is_cancelled() && guard.remaining() > TERM / 2);
+    drop(guard);
+    exclusive(&two, LockWait::Forever).await.release().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_for_so_long_withdraws_then() {
     let server = Server::start(TERM).await;

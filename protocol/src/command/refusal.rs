@@ -231,8 +231,8 @@ pub enum WriteRefusal {
         /// The lock.
         lock: LockId,
     },
-    /// The node has too many locks, granted and waiting together.
-    #[error("{path}: {got} locks granted or waiting exceed the limit of {most}")]
+    /// The node has too many locks: granted, waiting, and lost ones in their lock delay.
+    #[error("{path}: the node has {got} locks, the limit is {most}")]
     TooManyLocks {
         /// The node.
         path: NodePath,

@@ -22,7 +22,8 @@ use super::{Lessor, Requester, StepContext};
 /// The waiting requests. Each session has at most one: a later request replaces an earlier one.
 ///
 /// The indexes find the locks concerned by a change. So a change costs nothing for clients whose
-/// locks keep their status (S10b). The first waiter changes the status of each owner's lock.
+/// locks keep their status (S10b). But the first waiter on a node changes the status of every lock
+/// that is granted there: they become contended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct AwaitedLocks {
     /// Each request with the locks that it names, apart from ended ones: these never change.

@@ -69,7 +69,8 @@ pub enum Inspect {
     },
     /// The members, the leader, and indexes. From any server.
     Cluster,
-    /// The locks on a node, granted and waiting, in the order of arrival. From the leader.
+    /// The locks on a node in the order of arrival: granted, waiting, and lost ones in their lock
+    /// delay. From the leader.
     Locks {
         /// The node.
         path: NodePath,

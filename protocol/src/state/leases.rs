@@ -50,8 +50,8 @@ impl LeaseRecord {
 
     /// The greatest skew margin that its volume has had since the grant. A promise under earlier
     /// settings, with a longer term and a greater margin, may still hold (T3). Zero for sessions
-    /// and lock delays: they may end at any time without harm. Zero for key leases: their margin
-    /// follows from the TTL and the cluster's drift allowance.
+    /// and lock delays: no client counts on them. Zero for key leases: their margin follows from
+    /// the TTL and the cluster's drift allowance.
     pub fn margin(&self) -> Duration {
         self.margin.duration()
     }
@@ -226,8 +226,8 @@ impl State {
     /// Ends a lease, if its incarnation and horizon are still those of the command (T5).
     ///
     /// A session ends with its session lease. While it has a volume lease it does not end, because
-    /// its copies may still be in use. The outcome is then [`Outcome::HorizonMoved`], as if the
-    /// volume lease had moved the session's horizon. The proposer ends the volume leases first.
+    /// its copies may still be in use. The outcome is then [`Outcome::HorizonMoved`], although the
+    /// horizon is the same. The proposer ends the volume leases first, and tries again.
     pub(super) fn expire(
         &mut self,
         key: &AnyLease,

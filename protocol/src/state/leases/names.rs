@@ -102,8 +102,8 @@ impl State {
         }
     }
 
-    /// An id that no key lease has. It is the number of the next incarnation, if that id is free.
-    /// If clients have taken several such ids, it is a pseudo-random number.
+    /// An id that no key lease has: the next incarnation number that is free as an id. If clients
+    /// have taken the next [`TAKEN_IDS_SKIPPED`], it is a pseudo-random number.
     pub(super) fn free_lease_id(&mut self) -> LeaseId {
         for _ in 0..TAKEN_IDS_SKIPPED {
             let next = self.meta.next_incarnation;

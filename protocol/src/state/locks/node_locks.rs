@@ -1,8 +1,7 @@
 //! The locks of one node.
 //!
-//! **Guarantees.** A node may have up to [`LOCKS_PER_NODE_MAX`](super::LOCKS_PER_NODE_MAX) locks,
-//! granted, waiting and lost ones together. The checks for a grant and for a waiter walk no list of
-//! locks (S10b).
+//! **Guarantees.** The checks for a grant and for a waiter walk no list of locks (S10b): a node may
+//! have up to [`LOCKS_PER_NODE_MAX`](super::LOCKS_PER_NODE_MAX), as the state checks.
 
 use std::collections::BTreeSet;
 
