@@ -148,7 +148,7 @@ impl CopyMap {
         self.has_waiting.load(Relaxed)
     }
 
-    /// Asks readers that come to yield while the guard lives, a bounded number of times.
+    /// While the guard lives, each reader that comes yields, a bounded number of times.
     pub(crate) fn hold_readers(&self) -> ReadersHeld<'_> {
         self.is_gate_closed.store(true, Relaxed);
         ReadersHeld(&self.is_gate_closed)

@@ -228,8 +228,8 @@ impl Driver {
     }
 
     /// Cancels a write, unless it has ended. The holder then reports that the write was not sent,
-    /// or that its outcome is unknown. It does not cancel a write on whose outcome the client
-    /// depends.
+    /// or that its outcome is unknown. It goes on with a request for a write lease, a flush and a
+    /// downgrade, because the client needs their outcomes.
     pub(crate) fn cancel_write(&self, write_id: WriteId) {
         let mut core = self.core.lock();
         if core.waiting.has_write(write_id) {
@@ -305,8 +305,7 @@ impl Driver {
     }
 
     /// Counts a read that needed a server, in the volume of the path as known now. `gap` is the
-    /// time from the first grant of the object that no read has followed yet, to this read. `None`
-    /// if a read has followed each grant.
+    /// time since the first grant that no read has followed. `None` if there is no such grant.
     pub(crate) fn count_miss(&self, path: &NodePath, cause: MissCause, gap: Option<Duration>) {
         let volume = self.core.lock().holder.volume_of(path);
         self.cache_counters.miss(&volume, cause, gap);

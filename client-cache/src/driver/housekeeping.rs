@@ -67,8 +67,8 @@ impl Driver {
         }
     }
 
-    /// Finishes changes of the cache that wait for readers. Nobody waits with the core locked, and
-    /// no reader waits at the gate for the core.
+    /// Finishes changes of the cache that wait for readers. It never waits for readers while it has
+    /// the core locked, nor for the core while the gate is closed.
     fn finish_waiting(&self) {
         if !self.cache.has_waiting() {
             return;

@@ -125,7 +125,7 @@ impl Driver {
         self.core.lock().holder.is_attached_with_lock(path, put, lock)
     }
 
-    /// This put attached the node to a lease: how long that lease certainly lasts.
+    /// How long the lease to which this put attached the node certainly lasts.
     pub(crate) fn registration_remaining(&self, path: &NodePath, put: Revision) -> Duration {
         self.core.lock().holder.attached_remaining(path, put, clock::now())
     }
@@ -138,8 +138,8 @@ impl DriverCore {
         }
     }
 
-    /// The lease to which the put of this revision attached the node has ended. A later
-    /// registration of the node is attached to a later lease.
+    /// Cancels the registrations of the node whose put is not later than this one: their lease has
+    /// ended.
     pub(super) fn lose_registration_lease(&mut self, path: &NodePath, put: Revision) {
         let of_path = (path.clone(), 0)..=(path.clone(), u64::MAX);
         for (_, watched) in self.registration_leases.range_mut(of_path) {

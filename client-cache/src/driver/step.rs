@@ -47,9 +47,9 @@ impl DriverStep {
 }
 
 /// Why a step with this input drops copies. Inputs that write drop the copies that the write
-/// changes. A timeout drops only copies whose consent was delayed. Other inputs drop copies whose
-/// lease had ended, or whose volume has changed. If one of these inputs ends the delay of a
-/// consent, the copies are counted as `Expired`, not as `Recalled`.
+/// changes; a write also ends all delays of consents, and these copies count as `Written`. A timeout
+/// drops only copies whose consent was delayed. Other inputs drop copies whose lease had ended, or
+/// whose volume has changed. If they end the delay of a consent, the copies count as `Expired`.
 pub(super) fn drop_cause(input: &HolderInput) -> MissCause {
     match input {
         HolderInput::Recalled(_) | HolderInput::Timeout { .. } => MissCause::Recalled,

@@ -51,8 +51,8 @@ impl WaitingCalls {
     }
 
     /// Adds a write. If there is no room, returns no id, and a receiver that has the refusal. A
-    /// release is never refused. This client has at most one release for each of its locks,
-    /// attached nodes and requests.
+    /// release is never refused. This client has at most one release for each of its locks, its
+    /// attached nodes, and its requests for locks that were given up.
     pub(super) fn write(
         &mut self,
         write: WriteId,

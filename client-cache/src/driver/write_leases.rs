@@ -19,8 +19,8 @@ impl Driver {
         self.core.lock().holder.write_lease_value(lock, clock::now()).cloned()
     }
 
-    /// Sets the node's value in memory. Returns false, and sets nothing, if the application may not
-    /// do that now.
+    /// Sets the node's value in memory. Returns false if the application may not do that now. If the
+    /// write lease ends during the call, the value may be set, and is then reported as lost.
     pub(crate) fn set_under_write_lease(&self, lock: LockId, value: Value) -> bool {
         let mut core = self.core.lock();
         // The lease may end between this check and the clock reading of the step. So the value is
@@ -60,7 +60,7 @@ impl DriverCore {
         }
     }
 
-    /// Records a value that was set, and whose flush was not confirmed and is not repeated.
+    /// Records a set value as lost: its flush was not confirmed, and will not be repeated.
     pub(super) fn flush_lost(&mut self, lock: LockId, lost: impl FnOnce(NodePath) -> LostChange) {
         let Some((path, cell)) = self.locks.get(&lock) else { return };
         let lost = lost(path.clone());

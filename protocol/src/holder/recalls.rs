@@ -175,8 +175,8 @@ impl Holder {
         self.piggyback.consent(recall.stamp);
         let has_copies = self.planted(Bug::ConsentWithoutDrop) || self.drop_and_overtake(sets, recall.stamp);
         self.effects.push(consent);
-        // The leader asked for objects that the client does not have: it counts the client as
-        // covering. So the holder starts the owed report now.
+        // The client has none of these objects. If it owes a report, the leader counts it as
+        // covering, so the holder reports now.
         if !has_copies {
             self.volumes.unreported_in(&recall.sets).iter().for_each(|top| self.start_owed_report(top, now));
         }

@@ -23,7 +23,7 @@ use crate::{
 pub const RECALL_RESEND_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Before the lessor recalls some sets, it looks for an unanswered recall that includes all of
-/// them. It examines at most this many. If none of these does, the sets are recalled once more,
+/// them. It examines at most this many for each set. If none of these does, the sets are recalled once more,
 /// which costs only a message. Recalls that share one set and differ in others are rare.
 const CANDIDATES_MAX: usize = 16;
 
@@ -243,11 +243,12 @@ impl RecallChannel {
         self.registration == Some(registration)
     }
 
-    /// The unanswered recalls to send now, at most `most`, in the order of stamps. First choice:
-    /// those that were not sent since the latest registration, if there is room for them.
-    /// Otherwise: those last sent at least `after` ago. If too many of these are due, the function
-    /// selects those that were sent longest ago. While some recalls are unsent, it looks only at
-    /// the `most` lowest stamps.
+    /// The unanswered recalls to send now, at most `most`, in the order of stamps:
+    ///
+    /// - If some were not sent since the latest registration: the first of these, while fewer than
+    ///   `most` sent ones are unanswered. If none can be sent: of the `most` lowest stamps, those
+    ///   last sent at least `after` ago.
+    /// - If none is unsent: those last sent at least `after` ago, the longest ago first.
     fn due(&mut self, now: Instant, after: Duration, most: usize) -> Vec<Recall> {
         if self.registration.is_none() {
             return Vec::new();

@@ -15,8 +15,8 @@ pub(super) type DropKey = (SessionId, NodePath);
 /// Object leases that a session has dropped, and that are still in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PendingDrop {
-    /// Leases with stamps up to this are invalid. `None`: only leases whose volume lease has ended,
-    /// or no longer records its object leases.
+    /// Leases with stamps up to this are invalid. `None`: only leases under a volume lease that has
+    /// ended, or under which the lessor records no object leases any longer.
     pub(super) through: Option<u64>,
     /// The next object to visit.
     pub(super) next: Option<Object>,

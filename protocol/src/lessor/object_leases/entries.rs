@@ -61,8 +61,8 @@ impl GrantSource {
         self.0 & 1 == 1
     }
 
-    /// Merges two sources of one lease. A grant's own stamp outweighs a report: a consent to a
-    /// recall after that grant then still drops the lease.
+    /// Merges two sources of one lease. If this leader has granted the lease, the grant's own stamp
+    /// counts, and not the report's. So a consent to any later recall drops the lease.
     fn and(self, other: Self) -> Self {
         let sequence = self.sequence().max(other.sequence());
         match (self.is_reported(), other.is_reported()) {

@@ -107,8 +107,8 @@ impl ObjectLeases {
         self.is_live(&object.path, session, entry).then_some(&entry.lease)
     }
 
-    /// Begins to track a new volume lease. Object leases under an earlier one become invalid,
-    /// because the client has stopped using those copies.
+    /// Begins to track a new volume lease. Object leases under an earlier one become invalid: the
+    /// client may use those copies again only after a revival, and then the session is covering.
     pub(super) fn start_tracking(
         &mut self,
         volume: NodePath,
