@@ -2,7 +2,9 @@
 //! the node belonged when the lock was requested.
 
 mod builder;
+mod hand_over;
 mod request;
+mod wait;
 
 use std::{
     future::{Future, poll_fn},
@@ -25,7 +27,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub use builder::LockBuilder;
+pub use hand_over::HandOverError;
 use request::UpgradeRequest;
+pub use wait::LockWait;
+use wait::granted;
 
 use crate::{
     call::given,
@@ -33,36 +38,6 @@ use crate::{
     driver::{WriteLeaseCell, WriteOutcome},
     error::{InspectError, LockError, WriteError},
 };
-
-/// How long to wait for a lock.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LockWait {
-    /// Do not wait: the lock is refused if the node is not free.
-    No,
-    /// Wait for this time, counted from the call. Then the client cancels the request. An upgrade
-    /// that the servers have queued ends later: when they have confirmed the cancellation, or after
-    /// the client's timeout.
-    /// A time shorter than a round trip ends before the answer comes, even if the node is free.
-    /// [`LockWait::No`] does wait for the answer.
-    For(Duration),
-    /// Wait until the lock is granted.
-    #[default]
-    Forever,
-}
-
-/// Why a hand-over failed, or may have failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum HandOverError<T> {
-    /// The hand-over did not happen and never will. The caller still has the lock, under the same
-    /// token.
-    #[error("lock not handed over; this client still owns it")]
-    Unchanged(T, #[source] LockError),
-    /// The hand-over may have happened, or the servers no longer had the lock. In any case, the
-    /// client has released the lock, and no longer owns it.
-    #[error("lock may be handed over; this client has released it")]
-    Released(#[source] LockError),
-}
 
 /// A lock of this client, until it is [released](LockGuard::release), dropped or lost.
 ///
@@ -363,31 +338,6 @@ impl Drop for LockGuard {
             drop(self.begin_release());
         }
         self.client.driver().drop_lock_cell(self.id);
-    }
-}
-
-/// Waits for the grant of a request that was made at `asked`.
-async fn granted(
-    status: &mut watch::Receiver<LockStatus>,
-    path: &NodePath,
-    wait: LockWait,
-    asked: Instant,
-    is_granted: impl Fn(&LockStatus) -> bool,
-) -> Result<Token, LockError> {
-    let found =
-        async { status.wait_for(|status| is_granted(status)).await.map_or(LockStatus::Ended, |status| *status) };
-    let found = match wait {
-        LockWait::Forever => found.await,
-        LockWait::For(after) => match tokio::time::timeout(after.saturating_sub(asked.elapsed()), found).await {
-            Ok(found) => found,
-            Err(_) => return Err(LockError::NotGranted { path: path.clone(), after }),
-        },
-        // With `No`, the servers refuse or grant the request at once.
-        LockWait::No => found.await,
-    };
-    match found {
-        LockStatus::Granted { token, .. } => Ok(token),
-        LockStatus::Waiting | LockStatus::Ended => Err(LockError::Lost { path: path.clone() }),
     }
 }
 

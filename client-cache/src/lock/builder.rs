@@ -9,7 +9,7 @@ use leasehold_protocol::{
 };
 use tokio::time::Instant;
 
-use super::{LockGuard, LockWait, granted, request::LockRequest};
+use super::{LockGuard, LockWait, request::LockRequest, wait::granted};
 use crate::{call::GivenPath, client::Client, error::LockError};
 
 /// A lock that is about to be requested: see [`Client::lock`].
