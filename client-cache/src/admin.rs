@@ -336,6 +336,17 @@ impl<'a> Admin<'a> {
 }
 
 /// A volume that is about to be made: see [`Admin::create_volume`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::OnWrite;
+/// use std::time::Duration;
+///
+/// let prices = client.admin().create_volume("/prices").term(Duration::from_secs(2));
+/// prices.on_write(OnWrite::Update).quota_nodes(1_000).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "no volume is made until this is awaited"]
 pub struct CreateVolumeBuilder<'a> {

@@ -41,6 +41,17 @@ use crate::{
 };
 
 /// A campaign that is about to begin: see [`Client::campaign`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::LockWait;
+/// use std::time::Duration;
+///
+/// let campaign = client.campaign("/scheduler", "host-1").wait(LockWait::For(Duration::from_secs(60)));
+/// let leadership = campaign.lock_delay(Duration::from_secs(2)).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nobody stands for election until this is awaited"]
 pub struct CampaignBuilder<'a> {
@@ -88,6 +99,15 @@ impl<'a> IntoFuture for CampaignBuilder<'a> {
 }
 
 /// An elected leader, as its node describes it.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// if let Some(leader) = client.leader("/scheduler").await? {
+///     println!("{:?} leads, under token {}, since revision {}", leader.value, leader.token, leader.revision);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ElectedLeader {
@@ -119,6 +139,15 @@ fn written(token: Token, value: &[u8]) -> Value {
 
 /// A leadership of this client. It lasts until the client [resigns](Leadership::resign), [hands it
 /// over](Leadership::hand_over), drops this or loses the lock.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let leadership = client.campaign("/scheduler", "host-1").await?;
+/// leadership.proclaim("host-1 is ready").await?;
+/// leadership.on_lost().cancelled().await;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Guarantees
 ///
@@ -168,6 +197,14 @@ impl Leadership {
 
     /// Runs `work` until it ends or the leadership is lost. Then `work` is dropped.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let leadership = client.campaign("/scheduler", "host-1").await?;
+    /// leadership.run(async { /* what only the leader does */ }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`LockError::Lost`] if the leadership was lost first.
@@ -184,6 +221,14 @@ impl Leadership {
     }
 
     /// Replaces the value in the node, such as an address or a state, while this client leads.
+    ///
+    /// ```no_run
+    /// # async fn example(leadership: leasehold_client_cache::Leadership) -> Result<(), Box<dyn std::error::Error>> {
+    /// let revision = leadership.proclaim("10.0.0.1:80").await?;
+    /// println!("observers see the address from revision {revision} on");
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -213,6 +258,20 @@ impl Leadership {
     /// Makes one of the [candidates](Leadership::candidates) the leader, even if others came before
     /// it. One entry of the log ends this leadership and begins the next, under a larger token. So
     /// nobody leads in between.
+    ///
+    /// ```no_run
+    /// # async fn example(leadership: leasehold_client_cache::Leadership) -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::HandOverError;
+    ///
+    /// if let Some(next) = leadership.candidates().await?.first() {
+    ///     match leadership.hand_over(next.lock).await {
+    ///         Err(HandOverError::Unchanged(leadership, _)) => leadership.resign().await?,
+    ///         result => result?,
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Guarantees
     ///

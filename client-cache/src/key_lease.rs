@@ -23,6 +23,16 @@ use crate::{
 };
 
 /// A grant of a key lease that is about to be requested: see [`Client::grant_lease`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::LeaseId;
+/// use std::time::Duration;
+///
+/// let id = client.grant_lease(Duration::from_secs(60)).id(LeaseId(7)).name("server1Lease").await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing is granted until this is awaited"]
 pub struct GrantLeaseBuilder<'a> {
@@ -83,6 +93,15 @@ impl<'a> IntoFuture for GrantLeaseBuilder<'a> {
 }
 
 /// A request for a key lease's state that is about to be sent: see [`Client::lease`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// if let Some(lease) = client.lease("server1Lease").with_nodes().await? {
+///     println!("{:?} remain, for {} nodes", lease.remaining, lease.nodes.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing is read until this is awaited"]
 pub struct LeaseInfoBuilder<'a> {
@@ -135,6 +154,20 @@ impl<'a> IntoFuture for LeaseInfoBuilder<'a> {
 /// the machine has resumed. [`KeyLease::remaining`] is right at once. An application that listens
 /// to `on_lost` stops in time. A request that the application has sent to another system may still
 /// arrive there after the loss. Only that system can refuse it.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// let lease = client.keep_lease_alive(client.grant_lease(Duration::from_secs(30)).await?).await?;
+/// client.put("/services/web/host-1", "10.0.0.1:80").lease(lease.id()).await?;
+/// tokio::select! {
+///     () = lease.on_lost().cancelled_owned() => println!("stopped in time"),
+///     () = async { /* what needs the lease */ } => drop(lease.revoke().await?),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the lease is not renewed after this is dropped"]
 pub struct KeyLease {
@@ -175,6 +208,15 @@ impl KeyLease {
 
     /// Waits for the next renewal, and returns for how long the lease certainly lasts. `None` if
     /// the lease has ended. If the future is dropped, the next call still returns the renewal.
+    ///
+    /// ```no_run
+    /// # async fn example(mut lease: leasehold_client_cache::KeyLease) -> Result<(), Box<dyn std::error::Error>> {
+    /// while let Some(remaining) = lease.renewed().await {
+    ///     println!("renewed: it lasts for {remaining:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn renewed(&mut self) -> Option<Duration> {
         if self.state.changed().await.is_ok()
             && let KeyLeaseState::Until { until, .. } = *self.state.borrow_and_update()

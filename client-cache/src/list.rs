@@ -29,6 +29,19 @@ use crate::{
 };
 
 /// A subtree as of one revision.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::WatchItem;
+///
+/// let (mut subtree, mut watch) = client.list_and_watch("/config").await?;
+/// if let WatchItem::Change(change) = watch.next().await? {
+///     subtree.apply(&change);
+/// }
+/// println!("{} nodes at revision {}", subtree.nodes.len(), subtree.revision);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subtree {
     /// The last change that is included.

@@ -41,6 +41,16 @@ use crate::{
 
 /// A lock of this client, until it is [released](LockGuard::release), dropped or lost.
 ///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let guard = client.lock("/jobs/nightly").await?;
+/// println!("token {}, {:?} remain", guard.token(), guard.remaining());
+/// guard.run(async { /* what only the owner does */ }).await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Guarantees
 ///
 /// While [`LockGuard::remaining`] is above zero, no other granted lock on the node is exclusive. If
@@ -150,6 +160,14 @@ impl LockGuard {
     /// Waits until another lock waits for the node, or another owner for an upgrade, or until
     /// this lock has ended. The owner may release the lock then, but need not. Nothing is lost if
     /// the future is dropped.
+    ///
+    /// ```no_run
+    /// # async fn example(mut guard: leasehold_client_cache::LockGuard) -> Result<(), Box<dyn std::error::Error>> {
+    /// guard.contended().await;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn contended(&mut self) {
         let is_wanted =
             |status: &LockStatus| matches!(status, LockStatus::Granted { is_contended: true, .. } | LockStatus::Ended);
@@ -159,6 +177,18 @@ impl LockGuard {
 
     /// Makes a shared lock exclusive, when all other owners have left. The lock stays shared until
     /// then, and gets a new token with the upgrade.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::LockWait;
+    ///
+    /// let mut guard = client.lock("/tables/orders").shared().await?;
+    /// let token = guard.upgrade(LockWait::Forever).await?;
+    /// println!("nobody else reads or writes under a lock; the token is {token}");
+    /// guard.downgrade().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -290,6 +320,21 @@ impl LockGuard {
     /// has the node in between, and the waiter's token is higher. There must be no other owner.
     /// While the call runs, the client does not count on the lock. After
     /// [`HandOverError::Unchanged`], it has the lock again.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client, guard: leasehold_client_cache::LockGuard) -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::HandOverError;
+    ///
+    /// let locks = client.locks(guard.path()).await?;
+    /// if let Some(waiter) = locks.iter().find(|lock| lock.token.is_none()) {
+    ///     match guard.hand_over(waiter.lock).await {
+    ///         Err(HandOverError::Unchanged(guard, _)) => guard.release().await?,
+    ///         result => result?,
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

@@ -5,6 +5,15 @@ use std::fmt;
 use leasehold_protocol::{message::Refusal, object::Value, path::NodePath};
 
 /// A value that was set under a write lease, and lost before a flush was confirmed.
+///
+/// ```no_run
+/// # async fn example(lease: leasehold_client_cache::WriteLease) -> Result<(), Box<dyn std::error::Error>> {
+/// let lost = lease.lost_change().await;
+/// eprintln!("{lost}");
+/// std::fs::write("minutes.lost", &lost.value)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostChange {
     /// The node.

@@ -97,6 +97,16 @@ impl MirrorShared {
 }
 
 /// A subtree in memory that follows the changes on the servers. Dropping this stops it.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let features = client.mirror("/features").await?;
+/// for name in features.children("/features") {
+///     println!("{name}: {:?}", features.get(format!("/features/{name}")).map(|node| node.value));
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the mirror stops when this is dropped"]
 pub struct Mirror {
@@ -124,6 +134,12 @@ impl Mirror {
     /// Reads the whole subtree as of one revision. `visit` does not see changes that arrive
     /// meanwhile. While it runs, each change copies the mirror's index of nodes, so keep it short.
     /// `visit` may call the mirror's other methods.
+    ///
+    /// ```no_run
+    /// # fn example(mirror: leasehold_client_cache::Mirror) {
+    /// let bytes: usize = mirror.read(|subtree| subtree.nodes.values().map(|node| node.value.len()).sum());
+    /// # }
+    /// ```
     pub fn read<T>(&self, visit: impl FnOnce(&Subtree) -> T) -> T {
         visit(&self.current())
     }
@@ -140,6 +156,15 @@ impl Mirror {
 
     /// Waits until the mirror shows a revision, such as that of this program's own write. Returns
     /// false if the client is closed first.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let features = client.mirror("/features").await?;
+    /// let written = client.put("/features/dark-mode", "on").await?;
+    /// assert!(features.wait_for_revision(written.revision).await);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn wait_for_revision(&self, revision: Revision) -> bool {
         let mut shown = self.shared.revision.subscribe();
         tokio::select! {
@@ -174,6 +199,21 @@ impl Mirror {
 /// The changes of a mirror.
 ///
 /// It is a [`Stream`]. [`MirrorChanges::next`] is the same, and needs no import.
+///
+/// ```no_run
+/// # async fn example(mirror: leasehold_client_cache::Mirror) {
+/// use leasehold_client_cache::Mirrored;
+///
+/// let (subtree, mut changes) = mirror.changes();
+/// println!("{} nodes", subtree.nodes.len());
+/// while let Some(report) = changes.next().await {
+///     match report {
+///         Mirrored::Change(change) => println!("{} events", change.events.len()),
+///         Mirrored::StartOver(_) => println!("{} nodes", mirror.snapshot().nodes.len()),
+///     }
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is received until this is polled"]
 pub struct MirrorChanges {

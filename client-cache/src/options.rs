@@ -90,6 +90,15 @@ impl Options {
     /// How much faster or slower than true time this machine's clock may run: 0.1 % by default. The
     /// client shortens every lease by this allowance (T2 in docs/PROTOCOL.md). It must not be less
     /// than the servers' setting `drift_ppm`.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::{DriftAllowance, Options};
+    ///
+    /// let options = Options::from_env().drift(DriftAllowance::from_ppm(500)?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn drift(mut self, drift: DriftAllowance) -> Self {
         self.drift = drift;
         self

@@ -55,6 +55,15 @@ impl Deref for NodeData {
 }
 
 /// The sorted names of a node's children. Cheap to clone: all clones share memory with the cache.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// if let Some(children) = client.children("/services").await? {
+///     println!("{} children, version {}", children.names.len(), children.version);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing(SharedContent);
 

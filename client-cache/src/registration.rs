@@ -20,6 +20,16 @@ use crate::{
 };
 
 /// A registration that is about to be made: see [`Client::register`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// let register = client.register("/services/web/host-1", "10.0.0.1:80").replace(true);
+/// let registration = register.timeout(Duration::from_secs(5)).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing is registered until this is awaited"]
 pub struct RegisterBuilder<'a> {
@@ -70,6 +80,15 @@ impl<'a> IntoFuture for RegisterBuilder<'a> {
 ///
 /// Dropping this leaves the node until the client is closed or dies. [`Registration::leave`]
 /// removes the node.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let registration = client.register("/services/web/host-1", "10.0.0.1:80").await?;
+/// println!("epoch {}, {:?} remain", registration.epoch(), registration.remaining());
+/// registration.leave().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "only this says that the registration is lost"]
 pub struct Registration {

@@ -62,6 +62,16 @@ pub struct Snapshot {
 }
 
 /// A snapshot read that is about to be made: see [`Client::snapshot`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// let both = client.snapshot(["/config", "/config-owner"]).timeout(Duration::from_secs(2)).await?;
+/// println!("{:?}", both.entries[1].as_ref().map(|owner| &owner.value));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing is read until this is awaited"]
 pub struct SnapshotReadBuilder<'a> {

@@ -22,6 +22,19 @@ use crate::{broadcast::PollReceiver, error::Unavailable};
 const EVENTS_MAX: usize = 256;
 
 /// The state of the client's session (the states of Chubby).
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::SessionState;
+///
+/// match client.events().next().await? {
+///     SessionState::Jeopardy { volumes } => println!("an outage; leases on {volumes:?} have ended"),
+///     SessionState::Expired { .. } => println!("all locks of this client are lost"),
+///     state => println!("{state:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionState {
     /// There is no session yet.
@@ -67,6 +80,14 @@ impl From<SessionNews> for SessionState {
 ///
 /// It is a [`Stream`], which ends after the last change. [`Events::next`] is the same without the
 /// `Option`, and needs no import.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut events = client.events();
+/// println!("{:?}", events.next().await?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is received until this is polled"]
 pub struct Events {

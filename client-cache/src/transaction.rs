@@ -62,6 +62,19 @@ pub struct Updated {
 }
 
 /// A transaction that is about to be made: see [`Client::transaction`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::{Compare, NodePath, Operation, Transaction};
+/// use std::time::Duration;
+///
+/// let path: NodePath = "/config".parse()?;
+/// let create = Transaction::new().when(Compare::absent(path.clone())).then(Operation::put(path, "new"));
+/// let outcome = client.transaction(create).timeout(Duration::from_secs(5)).await?;
+/// println!("created: {}", outcome.succeeded());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing is written until this is awaited"]
 pub struct TransactionBuilder<'a> {
@@ -93,6 +106,18 @@ impl<'a> IntoFuture for TransactionBuilder<'a> {
 }
 
 /// An update that is about to be made: see [`Client::update`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::Attach;
+/// use std::time::Duration;
+///
+/// let update = client.update("/leader", |node| node.is_none().then(|| "host-1".into()));
+/// let updated = update.attach(Attach::Session).timeout(Duration::from_secs(5)).await?;
+/// println!("written: {}", updated.written.is_some());
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "nothing is written until this is awaited"]
 pub struct UpdateBuilder<'a, F> {
     client: &'a Client,

@@ -28,6 +28,15 @@ use crate::{
 };
 
 /// A watch that is about to begin: see [`Client::watch`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::Revision;
+///
+/// let watch = client.watch("/config/web/port").from(Revision(7)).recursive(false).buffer_bytes(1 << 20).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing is watched until this is awaited"]
 pub struct WatchBuilder<'a> {
@@ -109,6 +118,21 @@ fn one_after(revision: Revision) -> Revision {
 }
 
 /// What a watch reports.
+///
+/// ```no_run
+/// # async fn example(mut watch: leasehold_client_cache::Watch) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::{EventKind, WatchItem};
+///
+/// let WatchItem::Change(change) = watch.next().await? else { return Ok(()) };
+/// for event in change.events.iter() {
+///     match &event.kind {
+///         EventKind::Put(data) => println!("{} is now {:?}", event.path, data.value),
+///         EventKind::Delete => println!("{} was removed", event.path),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchItem {
     /// A change, with all its events that are watched.
@@ -135,6 +159,16 @@ impl WatchItem {
 ///
 /// It is a [`Stream`], which ends after its first error. [`Watch::next`] is the same without the
 /// `Option`, and needs no import.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut watch = client.watch("/config").await?;
+/// println!("{:?}", watch.next().await?);
+/// // Later, or in another process: continue with the next change.
+/// let watch = client.watch("/config").from(watch.resume_from()).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the watch ends when this is dropped"]
 pub struct Watch {

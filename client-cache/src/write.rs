@@ -23,6 +23,16 @@ use crate::{
 };
 
 /// A put that is about to be made: see [`Client::put`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// let id = client.grant_lease(Duration::from_secs(60)).await?;
+/// client.put("/services/web", "up").if_absent().lease(id).timeout(Duration::from_secs(5)).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing is written until this is awaited"]
 pub struct PutBuilder<'a> {
@@ -89,6 +99,15 @@ impl<'a> IntoFuture for PutBuilder<'a> {
 }
 
 /// A delete that is about to be made: see [`Client::delete`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// if let Some(node) = client.get("/config/web").await? {
+///     client.delete("/config/web").recursive(true).if_revision(node.stat.modify_revision).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing is removed until this is awaited"]
 pub struct DeleteBuilder<'a> {

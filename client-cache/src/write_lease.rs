@@ -31,6 +31,17 @@ use crate::{
 /// An exclusive lock whose owner also reads and writes the node's value in its own memory, until it
 /// is [released](WriteLease::release), dropped or lost. Made by [`Client::write_lease`].
 ///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let lease = client.write_lease("/documents/minutes").await?;
+/// lease.set("only in memory").await?;
+/// lease.flush().await?;
+/// assert!(!lease.is_dirty());
+/// lease.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Guarantees
 ///
 /// While [`get`](WriteLease::get) and [`set`](WriteLease::set) use the memory, nobody else has a
@@ -68,6 +79,17 @@ pub struct WriteLease {
 }
 
 /// A write lease that is about to be requested: see [`Client::write_lease`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::LockWait;
+/// use std::time::Duration;
+///
+/// let request = client.write_lease("/documents/minutes").wait(LockWait::For(Duration::from_secs(10)));
+/// let lease = request.lock_delay(Duration::from_secs(2)).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing is locked until this is awaited"]
 pub struct WriteLeaseBuilder<'a> {

@@ -23,6 +23,14 @@ use crate::{
 ///
 /// It is a [`Stream`], which goes on after errors, and ends when the client is closed or if the
 /// path is bad. [`ElectedLeaders::next`] is the same without the `Option`, and needs no import.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut leaders = client.observe("/scheduler");
+/// println!("{:?} leads", leaders.next().await?.value);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is received until this is polled"]
 pub struct ElectedLeaders {

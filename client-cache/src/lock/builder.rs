@@ -13,6 +13,17 @@ use super::{LockGuard, LockWait, request::LockRequest, wait::granted};
 use crate::{call::GivenPath, client::Client, error::LockError};
 
 /// A lock that is about to be requested: see [`Client::lock`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::LockWait;
+/// use std::time::Duration;
+///
+/// let request = client.lock("/tables/orders").shared().wait(LockWait::For(Duration::from_secs(10)));
+/// let guard = request.lock_delay(Duration::from_secs(2)).timeout(Duration::from_secs(5)).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing is locked until this is awaited"]
 pub struct LockBuilder<'a> {

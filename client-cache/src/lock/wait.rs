@@ -10,6 +10,19 @@ use super::LockGuard;
 use crate::error::LockError;
 
 /// How long to wait for a lock.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::LockWait;
+///
+/// match client.lock("/jobs/nightly").wait(LockWait::No).await {
+///     Ok(guard) => guard.release().await?,
+///     Err(error) if error.is_not_free() => println!("another client runs the job"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LockWait {
     /// Do not wait: the lock is refused if the node is not free.

@@ -18,6 +18,16 @@ use crate::{call::GivenPath, client::Client, error::ReadError};
 
 /// A read that is about to be made: see [`Client::get`], [`Client::children`] and
 /// [`Client::read`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::ObjectKind;
+/// use std::time::Duration;
+///
+/// let names = client.read("/services").kind(ObjectKind::Children).timeout(Duration::from_secs(1)).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing is read until this is awaited"]
 pub struct ReadBuilder<'a, T> {
@@ -108,6 +118,16 @@ impl<'a, T> IntoFuture for ReadBuilder<'a, T> {
 }
 
 /// A read that has begun. It allocates only if a server has to answer.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use futures::future::try_join_all;
+///
+/// let reads = ["/a", "/b", "/c"].map(|path| client.get(path).into_future());
+/// println!("{:?}", try_join_all(reads).await?);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "nothing is read until this is awaited"]
 pub struct ReadFuture<'a, T> {
     read: ReadBuilder<'a, T>,

@@ -54,15 +54,43 @@ const PARTIES_MAX: u32 = Transaction::COMPARES_MAX as u32 - 1;
 const OPEN: &str = "open";
 
 /// Opens when the given number of parties have arrived, and stays open. See [`Client::barrier`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let barrier = client.barrier("/computation/all-are-there", 3);
+/// barrier.wait().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Barrier(PartyPlace);
 
 /// Opens when the given number of parties have arrived, and closes when all have left, again and
 /// again. See [`Client::double_barrier`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let inside = client.double_barrier("/computation/step", 3).enter().await?;
+/// println!("three parties are in round {}", inside.round());
+/// inside.leave().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct DoubleBarrier(PartyPlace);
 
 /// A party of an open round. Dropping it leaves, without waiting.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let inside = client.double_barrier("/computation/step", 3).enter().await?;
+/// tokio::select! {
+///     () = inside.on_lost().cancelled_owned() => println!("the others may have gone on"),
+///     () = async { /* what each party does in this step */ } => inside.leave().await?,
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "it leaves when this is dropped"]
 pub struct BarrierGuard {

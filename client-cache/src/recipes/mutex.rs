@@ -15,6 +15,19 @@ use crate::{
 };
 
 /// A lock for one client at a time, in the order of arrival. See [`Client::mutex`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// let mutex = client.mutex("/jobs/nightly");
+/// match mutex.lock_timeout(Duration::from_secs(10)).await? {
+///     Some(guard) => guard.release().await?,
+///     None => println!("another client runs the job"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Mutex {
     client: Client,
@@ -23,6 +36,15 @@ pub struct Mutex {
 
 /// A locked mutex, until it is dropped, [released](MutexGuard::release) or lost
 /// ([`LockGuard::on_lost`]).
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let guard = client.mutex("/jobs/nightly").lock().await?;
+/// guard.run(async { /* what only the owner does */ }).await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the mutex is unlocked when this is dropped"]
 pub struct MutexGuard(LockGuard);
@@ -38,6 +60,15 @@ impl Mutex {
     }
 
     /// Locks the mutex if it is free. `None` if somebody else has it.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(guard) = client.mutex("/jobs/nightly").try_lock().await? {
+    ///     guard.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

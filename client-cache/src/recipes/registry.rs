@@ -35,6 +35,15 @@ use crate::{
 };
 
 /// Members with names. See [`Client::registry`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let registry = client.registry("/services/web");
+/// let registration = registry.join("host-1", "10.0.0.1:80").await?;
+/// registration.on_lost().cancelled().await;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Registry {
     client: Client,
@@ -72,6 +81,23 @@ pub enum MemberEvent {
 ///
 /// It is a [`Stream`], which goes on after errors, and ends when the client is closed.
 /// [`Members::next`] is the same without the `Option`, and needs no import.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::recipes::MemberEvent;
+///
+/// let mut members = client.registry("/services/web").members().await?;
+/// for member in members.current() {
+///     println!("{} is at {:?}", member.name, member.value);
+/// }
+/// match members.next().await? {
+///     MemberEvent::Joined(member) => println!("{} joined in epoch {}", member.name, member.epoch),
+///     MemberEvent::Updated(member) => println!("{} is now at {:?}", member.name, member.value),
+///     MemberEvent::Left(member) => println!("{} left", member.name),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is received until this is polled"]
 pub struct Members {

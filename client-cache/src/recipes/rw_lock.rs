@@ -20,6 +20,16 @@ use crate::{
 };
 
 /// A lock that any number of readers share, or one writer has. See [`Client::rw_lock`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let table = client.rw_lock("/tables/orders");
+/// let writing = table.write().await?;
+/// println!("nobody else has the lock for {:?}", writing.remaining());
+/// writing.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct RwLock {
     client: Client,
@@ -28,12 +38,34 @@ pub struct RwLock {
 
 /// A shared lock, until it is dropped, [released](ReadGuard::release) or lost
 /// ([`LockGuard::on_lost`]).
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::LockWait;
+///
+/// let reading = client.rw_lock("/tables/orders").read().await?;
+/// match reading.upgrade(LockWait::Forever).await {
+///     Ok(writing) => writing.release().await?,
+///     Err((reading, _)) => reading.release().await?,
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
 pub struct ReadGuard(LockGuard);
 
 /// An exclusive lock, until it is dropped, [released](WriteGuard::release) or lost
 /// ([`LockGuard::on_lost`]).
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let writing = client.rw_lock("/tables/orders").write().await?;
+/// writing.run(async { /* change the table */ }).await?;
+/// let reading = writing.downgrade().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
 pub struct WriteGuard(LockGuard);
@@ -76,6 +108,21 @@ impl RwLock {
     }
 
     /// Takes the exclusive lock. `None` if somebody else has the lock or waits for it.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let table = client.rw_lock("/tables/orders");
+    /// if let Some(writing) = table.try_write().await? {
+    ///     writing.release().await?;
+    /// }
+    /// if let Some(reading) = table.read_timeout(Duration::from_secs(1)).await? {
+    ///     reading.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

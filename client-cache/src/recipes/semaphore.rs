@@ -51,10 +51,32 @@ use crate::{
 const PERMITS_MAX: u32 = 1 << 16;
 
 /// Permits for up to N clients at a time. See [`Client::semaphore`].
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// let licences = client.semaphore("/licences", 4);
+/// match licences.acquire_timeout(Duration::from_secs(10)).await? {
+///     Some(permit) => permit.release().await?,
+///     None => println!("four other clients have the licences"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Semaphore(PartyPlace);
 
 /// A permit, until it is dropped, [released](Permit::release) or lost ([`Permit::on_lost`]).
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let permit = client.semaphore("/licences", 4).acquire().await?;
+/// println!("token {}, {:?} remain", permit.token(), permit.remaining());
+/// permit.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Guarantees
 ///
@@ -82,6 +104,15 @@ impl Semaphore {
 
     /// Takes a permit if one is free, or else returns `None`. Parties that arrive meanwhile may
     /// wait until this call has ended.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(permit) = client.semaphore("/licences", 4).try_acquire().await? {
+    ///     permit.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

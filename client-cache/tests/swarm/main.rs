@@ -243,21 +243,25 @@ fn public_functions(folder: &FilePath, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The calls of `Client` and `Admin` in a folder whose documentation has no example.
-fn calls_without_example(folder: &FilePath, found: &mut Vec<String>) {
+/// The calls of `Client` and `Admin`, and the guards, handles and builders, in a folder whose
+/// documentation has no example. All types that must be used are guards, handles or builders.
+fn entries_without_example(folder: &FilePath, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let file = entry.unwrap().path();
         if file.is_dir() {
-            calls_without_example(&file, found);
+            entries_without_example(&file, found);
             continue;
         }
-        let (mut is_entry, mut has_example) = (false, false);
+        let (mut is_entry, mut is_marked, mut has_example) = (false, false, false);
         for line in fs::read_to_string(&file).unwrap().lines() {
             match line.trim_start() {
                 text if line.starts_with("impl") => is_entry = text.ends_with(" Client {") || text.contains(" Admin<"),
-                "" => has_example = false,
+                "" => (is_marked, has_example) = (false, false),
                 text if text.starts_with("/// ```") => has_example = true,
-                text if is_entry && (text.starts_with("pub fn ") || text.starts_with("pub async fn ")) => {
+                text if text.starts_with("#[must_use") => is_marked = true,
+                text if (is_entry && (text.starts_with("pub fn ") || text.starts_with("pub async fn ")))
+                    || (is_marked && text.starts_with("pub struct ")) =>
+                {
                     let missing = (!has_example).then(|| format!("{}: {text}", file.display()));
                     found.extend(missing);
                 }
@@ -268,9 +272,9 @@ fn calls_without_example(folder: &FilePath, found: &mut Vec<String>) {
 }
 
 #[test]
-fn every_call_of_the_client_has_an_example() {
+fn every_call_guard_and_builder_has_an_example() {
     let mut found = Vec::new();
-    calls_without_example(&FilePath::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+    entries_without_example(&FilePath::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
     assert_eq!(found, [""; 0]);
 }
 
