@@ -3,26 +3,25 @@
 //! An application needs none of them to read, write, lock or watch.
 
 mod advise;
+mod volume_builder;
 
-use std::time::Duration;
-
-use futures::future::BoxFuture;
 use leasehold_protocol::{
     command::{Write, Written},
-    lease_policy::{GrantPolicy, ObjectTerm, OnWrite},
     message::{
-        Answer, BlockedReadInfo, ClusterInfo, HolderInfo, Inspect, LeaseInfo, PendingWriteInfo, Refusal, ServiceInfo,
+        Answer, BlockedReadInfo, ClusterInfo, HolderInfo, Inspect, LeaseInfo, PendingWriteInfo, ServiceInfo,
         VolumeInfo, VolumeStats,
     },
     path::{NodePath, PathError},
-    quota::Quota,
-    volume::{Tracking, VolumeError, VolumeSettings, VolumeTerm},
 };
 
+pub use volume_builder::VolumeBuilder;
+
+#[cfg(doc)]
+use crate::VolumeSettings;
 use crate::{
-    call::{GivenPath, given},
+    call::given,
     client::Client,
-    error::{InspectError, WriteError},
+    error::{EnsureVolumeError, InspectError, WriteError},
 };
 
 /// The operators' calls of a client. See [`Client::admin`].
@@ -288,17 +287,46 @@ impl<'a> Admin<'a> {
     /// ([`is_exists`](WriteError::is_exists)), or with a
     /// [`VolumeError`](crate::VolumeError) if a setting is out of bounds, or if the margin is too
     /// small for the servers' drift allowance.
-    pub fn create_volume(self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> CreateVolumeBuilder<'a> {
-        CreateVolumeBuilder::new(self.client, given(path))
+    pub fn create_volume(
+        self,
+        path: impl TryInto<NodePath, Error: Into<PathError>>,
+    ) -> VolumeBuilder<'a, Result<Written, WriteError>> {
+        VolumeBuilder::new(self, given(path), |volume| Box::pin(volume.create()))
     }
 
-    /// Changes the settings of a volume.
+    /// Makes the subtree at `path` a volume as [`Admin::create_volume`] does, unless it is one with
+    /// the same settings already. Returns `None` then, and writes nothing. Each process of an
+    /// application may call this when it starts.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold_client_cache::VolumeSettings;
+    /// use std::time::Duration;
     ///
-    /// client.admin().set_volume("/services", VolumeSettings::DEFAULT).await?;
+    /// let made = client.admin().ensure_volume("/services").term(Duration::from_secs(2)).await?;
+    /// println!("this process made it: {}", made.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`EnsureVolumeError`]. [`EnsureVolumeError::Differs`] names the settings that differ, if the
+    /// volume exists with other ones.
+    pub fn ensure_volume(
+        self,
+        path: impl TryInto<NodePath, Error: Into<PathError>>,
+    ) -> VolumeBuilder<'a, Result<Option<Written>, EnsureVolumeError>> {
+        VolumeBuilder::new(self, given(path), |volume| Box::pin(volume.ensure()))
+    }
+
+    /// Changes the settings that the builder sets. The others stay as they are: the client reads
+    /// them first. If another client changes the volume between that read and this write, its
+    /// change is undone. With [`VolumeBuilder::settings`], nothing is read, and all settings are
+    /// replaced.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.admin().set_volume("/services").quota_nodes(1_000).await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -306,12 +334,11 @@ impl<'a> Admin<'a> {
     /// # Errors
     ///
     /// [`WriteError`]. Refused if the node is no volume, or as for [`Admin::create_volume`].
-    pub async fn set_volume(
+    pub fn set_volume(
         self,
         path: impl TryInto<NodePath, Error: Into<PathError>>,
-        settings: VolumeSettings,
-    ) -> Result<Written, WriteError> {
-        self.client.write(Write::SetVolume { path: given(path)?, settings }, None).await
+    ) -> VolumeBuilder<'a, Result<Written, WriteError>> {
+        VolumeBuilder::new(self, given(path), |volume| Box::pin(volume.set()))
     }
 
     /// Removes a volume. Its nodes stay, and belong to the volume above from then on.
@@ -332,150 +359,6 @@ impl<'a> Admin<'a> {
         path: impl TryInto<NodePath, Error: Into<PathError>>,
     ) -> Result<Written, WriteError> {
         self.client.write(Write::RemoveVolume { path: given(path)? }, None).await
-    }
-}
-
-/// A volume that is about to be made: see [`Admin::create_volume`].
-///
-/// ```no_run
-/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold_client_cache::OnWrite;
-/// use std::time::Duration;
-///
-/// let prices = client.admin().create_volume("/prices").term(Duration::from_secs(2));
-/// prices.on_write(OnWrite::Update).quota_nodes(1_000).await?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug, Clone)]
-#[must_use = "no volume is made until this is awaited"]
-pub struct CreateVolumeBuilder<'a> {
-    client: &'a Client,
-    path: GivenPath,
-    base: VolumeSettings,
-    term: Option<VolumeTerm>,
-    object_term: Option<ObjectTerm>,
-    skew_margin: Option<Duration>,
-    tracking: Option<Tracking>,
-    on_write: Option<OnWrite>,
-    grants: Option<GrantPolicy>,
-    lease_limit: Option<Option<u32>>,
-    quota_nodes: Option<Option<u64>>,
-    quota_bytes: Option<Option<u64>>,
-}
-
-impl<'a> CreateVolumeBuilder<'a> {
-    fn new(client: &'a Client, path: GivenPath) -> Self {
-        Self {
-            client,
-            path,
-            base: VolumeSettings::DEFAULT,
-            term: None,
-            object_term: None,
-            skew_margin: None,
-            tracking: None,
-            on_write: None,
-            grants: None,
-            lease_limit: None,
-            quota_nodes: None,
-            quota_bytes: None,
-        }
-    }
-
-    /// All settings at once, instead of [`VolumeSettings::DEFAULT`]. The other calls change single
-    /// ones.
-    pub fn settings(mut self, settings: VolumeSettings) -> Self {
-        self.base = settings;
-        self
-    }
-
-    /// The term of volume leases: a [`Duration`] or a [`VolumeTerm`]. It is how long a dead client
-    /// can delay a write, apart from the margin.
-    pub fn term(mut self, term: impl Into<VolumeTerm>) -> Self {
-        self.term = Some(term.into());
-        self
-    }
-
-    /// The term of object leases: a [`Duration`] or an [`ObjectTerm`]. Zero means that each read
-    /// asks a server.
-    pub fn object_term(mut self, term: impl Into<ObjectTerm>) -> Self {
-        self.object_term = Some(term.into());
-        self
-    }
-
-    /// How long the leader waits after a lease's time has passed, before it counts the lease as
-    /// ended.
-    pub fn skew_margin(mut self, margin: Duration) -> Self {
-        self.skew_margin = Some(margin);
-        self
-    }
-
-    /// How the leader tracks object leases.
-    pub fn tracking(mut self, tracking: Tracking) -> Self {
-        self.tracking = Some(tracking);
-        self
-    }
-
-    /// What a write does about object leases. With [`OnWrite::Wait`], the object term may be no
-    /// longer than the shortest volume term, nor than a minute.
-    pub fn on_write(mut self, on_write: OnWrite) -> Self {
-        self.on_write = Some(on_write);
-        self
-    }
-
-    /// Which reads get an object lease.
-    pub fn grants(mut self, grants: GrantPolicy) -> Self {
-        self.grants = Some(grants);
-        self
-    }
-
-    /// The most object leases of all clients together; `None` for no limit. Beyond it, the leader
-    /// recalls those that end first: [`VolumeSettings::lease_limit`].
-    pub fn lease_limit(mut self, most: impl Into<Option<u32>>) -> Self {
-        self.lease_limit = Some(most.into());
-        self
-    }
-
-    /// The most nodes of the volume; `None` for no limit. Beyond it, writes are
-    /// [refused](crate::WriteRefusal::QuotaExceeded), and deletes are not.
-    pub fn quota_nodes(mut self, most: impl Into<Option<u64>>) -> Self {
-        self.quota_nodes = Some(most.into());
-        self
-    }
-
-    /// The most bytes of the volume; `None` for no limit. The path and the value of each node
-    /// count. Beyond it, writes are refused, as for [`quota_nodes`](Self::quota_nodes).
-    pub fn quota_bytes(mut self, most: impl Into<Option<u64>>) -> Self {
-        self.quota_bytes = Some(most.into());
-        self
-    }
-
-    fn checked(&self) -> Result<VolumeSettings, VolumeError> {
-        let base = &self.base;
-        let (term, margin) = (self.term.unwrap_or(base.term()), self.skew_margin.unwrap_or(base.skew_margin()));
-        let tracking = self.tracking.unwrap_or(base.tracking());
-        let object_term = self.object_term.unwrap_or(base.object_term());
-        let (on_write, grants) = (self.on_write.unwrap_or(base.on_write()), self.grants.unwrap_or(base.grants()));
-        let quota = Quota {
-            nodes: self.quota_nodes.unwrap_or(base.quota().nodes),
-            bytes: self.quota_bytes.unwrap_or(base.quota().bytes),
-        };
-        // `with_policy` checks the policy against the volume term, so the term is set first.
-        let terms = VolumeSettings::new(term, ObjectTerm::Zero, margin, tracking, self.client.driver().options.drift)?;
-        let lease_limit = self.lease_limit.unwrap_or(base.lease_limit());
-        Ok(terms.with_policy(object_term, on_write, grants)?.with_lease_limit(lease_limit).with_quota(quota))
-    }
-}
-
-impl<'a> IntoFuture for CreateVolumeBuilder<'a> {
-    type Output = Result<Written, WriteError>;
-    type IntoFuture = BoxFuture<'a, Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let settings = self.checked().map_err(|error| WriteError::Refused(Refusal::Volume(error)))?;
-            self.client.write(Write::CreateVolume { path: self.path?, settings }, None).await
-        })
     }
 }
 

@@ -6,6 +6,7 @@
 //! - no server could answer ([`Unavailable`]: no server, or no leader, hence no quorum);
 //! - there was a leader, and the time ran out.
 
+mod ensure_volume;
 mod write;
 
 use std::time::Duration;
@@ -21,6 +22,7 @@ use leasehold_protocol::{
 
 use crate::lost_change::LostChange;
 
+pub use ensure_volume::EnsureVolumeError;
 pub use write::WriteError;
 
 /// Why no server could answer.

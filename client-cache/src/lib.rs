@@ -126,14 +126,14 @@ mod watch;
 mod write;
 mod write_lease;
 
-pub use admin::{Admin, CreateVolumeBuilder};
+pub use admin::{Admin, VolumeBuilder};
 pub use cache::ENTRY_OVERHEAD_BYTES;
 pub use cache_counters::VolumeCacheStats;
 pub use client::Client;
 pub use election::{CampaignBuilder, ElectedLeader, ElectedLeaders, Leadership};
 pub use error::{
-    ConnectError, InspectError, LeaseError, LockError, ReadError, SnapshotError, Unavailable, UpdateError, WatchError,
-    WriteError, WriteLeaseError,
+    ConnectError, EnsureVolumeError, InspectError, LeaseError, LockError, ReadError, SnapshotError, Unavailable,
+    UpdateError, WatchError, WriteError, WriteLeaseError,
 };
 pub use inspect::{ServerStatus, server_status};
 pub use key_lease::{GrantLeaseBuilder, KeyLease, LeaseInfoBuilder};

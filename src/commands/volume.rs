@@ -328,7 +328,7 @@ impl VolumeCommand {
             Self::Set(change) => {
                 let current = show(client, &change.path).await?;
                 let settings = change.settings(&current.settings)?;
-                let set = client.admin().set_volume(&change.path, settings);
+                let set = client.admin().set_volume(&change.path).settings(settings);
                 let written = waits::write(context, &[&change.path], set).await?;
                 boxed(Ok(ChangeAnswer { path: change.path, revision: written.revision.0 }))
             }

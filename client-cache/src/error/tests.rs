@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, error::Error, fs, path::Path};
 
-use leasehold_protocol::{limits::LimitError, transaction::Branch};
+use leasehold_protocol::{limits::LimitError, transaction::Branch, volume::VolumeSettings};
 
 use super::*;
 use crate::{EventsError, HandOverError, recipes::RecipeError};
@@ -95,6 +95,14 @@ fn samples() -> Vec<(&'static str, Vec<Box<dyn Error>>)> {
         ),
         ("ReadError", boxed(read_errors())),
         ("WriteError", boxed(write_errors())),
+        (
+            "EnsureVolumeError",
+            boxed(write_errors().into_iter().map(EnsureVolumeError::Write).chain([EnsureVolumeError::Differs {
+                path: node(),
+                expected: VolumeSettings::DEFAULT.into(),
+                got: VolumeSettings::DEFAULT.with_lease_limit(Some(9)).into(),
+            }])),
+        ),
         ("LockError", boxed(lock_errors())),
         ("WriteLeaseError", boxed(write_leases)),
         ("LeaseError", boxed([LeaseError::Unavailable { after: AFTER, source: unavailable() }])),

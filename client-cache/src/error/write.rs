@@ -45,7 +45,7 @@ pub enum WriteError {
     },
     /// The time ran out before the write was sent: it changed nothing and never will.
     #[error(
-        "{}write: not sent after {after:?}, because earlier writes have no answer; it changed nothing",
+        "{}write: not sent after {after:?}, because earlier requests have no answer; it changed nothing",
         about(path)
     )]
     NotSent {

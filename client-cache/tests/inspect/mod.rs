@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold_client_cache::{Client, Options};
+use leasehold_client_cache::{Client, EnsureVolumeError, NodePath, OnWrite, Options, VolumeSettings, WriteRefusal};
 
 use crate::{
-    common::{Server, within},
+    common::{Server, path, within},
     recipes::proxy::Proxy,
 };
 
@@ -30,4 +30,42 @@ async fn a_list_finds_another_server_when_one_is_silent() {
     let client = within(Client::connect(options)).await.unwrap();
     proxy.cut(true);
     drop(within(client.list_and_watch("/a")).await.unwrap());
+}
+
+async fn settings(client: &Client, path: &NodePath) -> Option<VolumeSettings> {
+    let volumes = client.admin().volumes(path).await.expect("listed");
+    volumes.into_iter().find(|volume| volume.path == *path).map(|volume| volume.settings)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn set_volume_keeps_the_settings_that_it_does_not_name() {
+    let server = Server::start(Duration::from_secs(10)).await;
+    let (client, services) = (server.client().await, path("/services"));
+    let refused = client.admin().set_volume("/services/web").quota_nodes(9).await.unwrap_err();
+    let expected = WriteRefusal::NotAVolume { path: path("/services/web"), volume: NodePath::root() };
+    assert_eq!(refused.refusal(), Some(&expected));
+    client.admin().create_volume(&services).on_write(OnWrite::Update).quota_nodes(1_000).await.unwrap();
+    client.admin().set_volume(&services).term(Duration::from_secs(2)).quota_nodes(None).await.unwrap();
+    let set = settings(&client, &services).await.unwrap();
+    assert_eq!((set.on_write(), set.longest_term()), (OnWrite::Update, Duration::from_secs(2)));
+    assert_eq!(set.quota().nodes, None);
+    client.admin().set_volume(&services).settings(VolumeSettings::DEFAULT).quota_bytes(1 << 20).await.unwrap();
+    let set = settings(&client, &services).await.unwrap();
+    assert_eq!((set.on_write(), set.quota().bytes), (OnWrite::Recall, Some(1 << 20)), "all are replaced");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ensure_volume_makes_it_once_and_names_differences() {
+    let server = Server::start(Duration::from_secs(10)).await;
+    let (client, services) = (server.client().await, path("/services"));
+    let ensure = || client.admin().ensure_volume("/services").term(Duration::from_secs(2));
+    let made = ensure().await.unwrap().expect("it did not exist");
+    assert_eq!(ensure().await, Ok(None));
+    assert_eq!(client.put("/a", "1").await.unwrap().revision.0, made.revision.0 + 1, "nothing was written");
+    let error = ensure().on_write(OnWrite::Update).quota_nodes(9).await.unwrap_err();
+    let expected = "/services: a volume with other settings: \
+                    on_write is Recall, expected Update; quota_nodes is none, expected 9";
+    assert_eq!(error.to_string(), expected);
+    let EnsureVolumeError::Differs { got, .. } = error else { panic!("the settings differ") };
+    assert_eq!(settings(&client, &services).await, Some(*got), "nothing was changed");
 }

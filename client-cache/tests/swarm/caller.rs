@@ -195,7 +195,12 @@ impl Caller {
             }
             "Client::delete" => drop(self.draw.delete(client.delete(&path)).await),
             "Admin::create_volume" => drop(client.admin().create_volume(&path).settings(self.draw.settings()).await),
-            "Admin::set_volume" => drop(client.admin().set_volume(&path, self.draw.settings()).await),
+            "Admin::ensure_volume" => drop(client.admin().ensure_volume(&path).settings(self.draw.settings()).await),
+            "Admin::set_volume" => {
+                let (set, settings) = (client.admin().set_volume(&path), self.draw.settings());
+                let set = if self.draw.rng_bool() { set.settings(settings) } else { set.tracking(settings.tracking()) };
+                drop(set.await);
+            }
             "Admin::remove_volume" => drop(client.admin().remove_volume(&path).await),
             "Client::transaction" => {
                 let transaction = self.draw.transaction(self.tokens());

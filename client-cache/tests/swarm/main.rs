@@ -58,6 +58,7 @@ const CALLS: &[&str] = &[
     "Admin::blocked_reads",
     "Admin::cluster",
     "Admin::create_volume",
+    "Admin::ensure_volume",
     "Admin::holders",
     "Admin::leases",
     "Admin::pending_writes",
@@ -326,7 +327,7 @@ async fn make_calls(mut caller: Caller, address: &str, made: &Made) -> Caller {
             // A busy machine may not have prepared a call in time. It is drawn until it was made.
             calls.retain(|name| !made.lock().contains_key(name));
             // A quota that was drawn may leave no room for its guard or handle.
-            drop(caller.client.admin().set_volume("/", VolumeSettings::DEFAULT).await);
+            drop(caller.client.admin().set_volume("/").settings(VolumeSettings::DEFAULT).await);
         }
         if calls.is_empty() || began.elapsed() > MADE_WITHIN {
             break;
