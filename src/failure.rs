@@ -22,6 +22,7 @@ pub(crate) fn write_failure(error: &WriteError) -> CommandFailure {
         WriteError::LeaseName(error) => CommandFailure::usage(error),
         WriteError::Refused(refusal) => CommandFailure::from_refusal(refusal),
         WriteError::Limit { .. } => CommandFailure::refused("limit", error),
+        WriteError::NotRead { .. } => CommandFailure::usage(error),
         WriteError::Unavailable { .. } | WriteError::NotSent { .. } => CommandFailure::unavailable(causes(error)),
         WriteError::TimedOut { .. } | WriteError::OutcomeUnknown { .. } => CommandFailure::unknown(error),
         WriteError::SessionEnded { .. } => CommandFailure::refused("session_not_found", error),

@@ -7,6 +7,7 @@
 //! - there was a leader, and the time ran out.
 
 mod ensure_volume;
+mod predicates;
 mod write;
 
 use std::time::Duration;
@@ -138,6 +139,20 @@ impl ReadError {
 }
 
 /// Why a lock operation failed.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_client_cache::LockWait;
+///
+/// match client.lock("/jobs/nightly").wait(LockWait::No).await {
+///     Ok(guard) => guard.release().await?,
+///     Err(error) if error.is_not_free() => println!("another client runs the job"),
+///     Err(error) if error.is_unavailable() => println!("no server can answer"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {

@@ -43,6 +43,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Subtree {
     /// The last change that is included.
     pub revision: Revision,

@@ -15,6 +15,8 @@ use leasehold_protocol::{message::Refusal, object::Value, path::NodePath};
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "the value is only here"]
+#[non_exhaustive]
 pub struct LostChange {
     /// The node.
     pub path: NodePath,

@@ -54,7 +54,8 @@ impl<'a> PutBuilder<'a> {
         self.condition(Condition::Absent)
     }
 
-    /// Only if the value was last changed at this revision.
+    /// Only if the value was last changed at this revision. Revision 0 is refused as
+    /// [not read](WriteError::NotRead).
     pub fn if_revision(self, revision: Revision) -> Self {
         self.condition(Condition::Revision(revision))
     }
@@ -130,7 +131,8 @@ impl<'a> DeleteBuilder<'a> {
         self
     }
 
-    /// Only if the value was last changed at this revision.
+    /// Only if the value was last changed at this revision. Revision 0 is refused as
+    /// [not read](WriteError::NotRead).
     pub fn if_revision(self, revision: Revision) -> Self {
         self.condition(Condition::Revision(revision))
     }
@@ -204,8 +206,14 @@ impl Driver {
 }
 
 /// Refuses a write that no server accepts: it does not fit into a frame, or is invalid in any
-/// state.
+/// state. Only the root can have revision 0, which is also the default of the type.
 fn check(write: &Write) -> Result<(), WriteError> {
+    if let Write::Put { path, condition, .. } | Write::Delete { path, condition, .. } = write
+        && *condition == Condition::Revision(Revision(0))
+        && !path.is_root()
+    {
+        return Err(WriteError::NotRead { path: path.clone() });
+    }
     let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, depth_max: Limits::DEPTH_MAX, ..Limits::default() };
     let too_large = |limit| WriteError::Limit { path: write.path().cloned(), limit };
     match write {
@@ -270,5 +278,30 @@ impl Client {
     /// is dropped after the write was sent, the write may still happen.
     pub(crate) async fn write(&self, write: Write, timeout: Option<Duration>) -> Result<Written, WriteError> {
         self.driver().execute_write(write, self.timeout(timeout)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn revision_of_no_node_is_refused_as_not_read() {
+        let path = |text| NodePath::parse(text).expect("a path");
+        let put = |at, revision| Write::Put {
+            path: path(at),
+            value: Value::new(),
+            condition: Condition::Revision(Revision(revision)),
+            attach: Attach::Nothing,
+        };
+        let delete =
+            Write::Delete { path: path("/a"), recursive: false, condition: Condition::Revision(Revision::default()) };
+        let refused = Err(WriteError::NotRead { path: path("/a") });
+        assert_eq!((check(&put("/a", 0)), check(&delete)), (refused.clone(), refused));
+        assert_eq!(
+            (check(&put("/a", 1)), check(&put("/", 0))),
+            (Ok(()), Ok(())),
+            "a new cluster's root has revision 0"
+        );
     }
 }

@@ -31,6 +31,7 @@ fn write_errors() -> Vec<WriteError> {
     let refused = refusals().map(WriteError::Refused);
     let others = [
         WriteError::Path(bad_path()),
+        WriteError::NotRead { path: node() },
         WriteError::Limit { path: Some(node()), limit: LimitError::from(bad_path()) },
         WriteError::Unavailable { path: Some(node()), after: AFTER, source: unavailable() },
     ];
@@ -105,7 +106,13 @@ fn samples() -> Vec<(&'static str, Vec<Box<dyn Error>>)> {
         ),
         ("LockError", boxed(lock_errors())),
         ("WriteLeaseError", boxed(write_leases)),
-        ("LeaseError", boxed([LeaseError::Unavailable { after: AFTER, source: unavailable() }])),
+        (
+            "LeaseError",
+            boxed([
+                LeaseError::Unavailable { after: AFTER, source: unavailable() },
+                LeaseError::Lookup(InspectError::Unavailable { after: AFTER, source: unavailable() }),
+            ]),
+        ),
         ("WatchError", boxed(watch_errors())),
         (
             "InspectError",
@@ -216,4 +223,41 @@ fn refusal_is_found_below_operation() {
         let error = WriteError::Refused(refusal);
         assert!(error.is_exists() && !error.is_not_found() && !error.is_unavailable(), "{error:?}");
     }
+}
+
+/// The predicates look into the errors inside.
+#[test]
+fn predicates_hold_at_each_depth() {
+    let unavailable = || WriteError::Unavailable { path: None, after: AFTER, source: unavailable() };
+    let lock = || LockError::Write(unavailable());
+    assert!(lock().is_unavailable() && !lock().is_timeout());
+    assert!(WriteLeaseError::Lock(lock()).is_unavailable() && RecipeError::Lock(lock()).is_unavailable());
+    assert!(UpdateError::Write { tries: 1, source: unavailable() }.is_unavailable());
+    let late = || LockError::Write(WriteError::TimedOut { path: None, after: AFTER });
+    assert!(late().is_timeout() && WriteLeaseError::Lock(late()).is_timeout() && !late().is_unavailable());
+    let lost = || LockError::Lost { path: node() };
+    assert!(WriteLeaseError::Lock(lost()).is_lost() && RecipeError::Lock(lost()).is_lost());
+    let [exists, _] = refusals();
+    assert!(RecipeError::from(WriteError::Refused(exists)).is_exists());
+}
+
+#[test]
+fn a_write_is_retryable_only_if_it_cannot_happen_any_more() {
+    let busy = Refusal::Busy { what: "writes".to_owned(), got: 9, most: 8 };
+    let retryable = [
+        WriteError::Unavailable { path: None, after: AFTER, source: unavailable() },
+        WriteError::NotSent { path: None, after: AFTER },
+        WriteError::SessionEnded { path: None },
+        WriteError::Refused(busy),
+    ];
+    assert!(retryable.iter().all(|error| error.is_retryable() && !error.may_still_happen()));
+    let [exists, operation] = refusals().map(WriteError::Refused);
+    let others = [
+        WriteError::TimedOut { path: None, after: AFTER },
+        WriteError::OutcomeUnknown { path: None },
+        WriteError::NotRead { path: node() },
+        exists,
+        operation,
+    ];
+    assert!(others.iter().all(|error| !error.is_retryable()));
 }

@@ -13,6 +13,20 @@ use leasehold_protocol::{
 use super::Unavailable;
 
 /// Why a write was not acknowledged, and whether it may still happen.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let node = client.get("/config").await?.ok_or("not found")?;
+/// match client.put("/config", "new").if_revision(node.stat.modify_revision).await {
+///     Ok(written) => println!("written at revision {}", written.revision),
+///     Err(error) if error.is_revision_differs() => println!("another client was faster"),
+///     Err(error) if error.may_still_happen() => println!("read the node again to see"),
+///     Err(error) if error.is_retryable() => println!("nothing has changed: try again"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -32,6 +46,13 @@ pub enum WriteError {
         path: Option<NodePath>,
         /// The limit.
         limit: LimitError,
+    },
+    /// The write requires revision 0, which a program has that never read the node. No node has it
+    /// except a new cluster's root. Nothing was sent.
+    #[error("{path}: expected the revision of a read, got 0; read the node first, or require its absence")]
+    NotRead {
+        /// The node.
+        path: NodePath,
     },
     /// No server was found in time, so the write was not sent: it changed nothing and never will.
     #[error("{}write: not sent after {after:?}; it changed nothing", about(path))]
@@ -89,6 +110,7 @@ impl WriteError {
             | Self::TimedOut { path, .. }
             | Self::OutcomeUnknown { path }
             | Self::SessionEnded { path } => path.as_ref(),
+            Self::NotRead { path } => Some(path),
             Self::Path(_) | Self::LeaseName(_) | Self::Refused(_) => None,
         }
     }
@@ -124,6 +146,28 @@ impl WriteError {
     /// Whether the write was refused because the node has another revision than the write named.
     pub fn is_revision_differs(&self) -> bool {
         matches!(self.refusal(), Some(WriteRefusal::RevisionDiffers { .. }))
+    }
+
+    /// Whether the write requires a revision, and the program never read the node.
+    pub fn is_not_read(&self) -> bool {
+        matches!(self, Self::NotRead { .. })
+    }
+
+    /// Whether there was a leader, and the time ran out: before the write was sent, or while it
+    /// waited for its answer. Then it [may still happen](Self::may_still_happen).
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::NotSent { .. } | Self::TimedOut { .. })
+    }
+
+    /// Whether the write changed nothing, never will, and may succeed if the program makes it
+    /// again: no server could answer, the write was not sent in time, its session ended first, or
+    /// the server is busy.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unavailable { .. } | Self::NotSent { .. } | Self::SessionEnded { .. } => true,
+            Self::Refused(refusal) => matches!(refusal, Refusal::Busy { .. } | Refusal::Retry),
+            _ => false,
+        }
     }
 
     /// Whether no server could answer. The write changed nothing then.

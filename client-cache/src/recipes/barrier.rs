@@ -63,6 +63,7 @@ const OPEN: &str = "open";
 /// # }
 /// ```
 #[derive(Debug, Clone)]
+#[must_use = "nothing is sent until one of its methods is awaited"]
 pub struct Barrier(PartyPlace);
 
 /// Opens when the given number of parties have arrived, and closes when all have left, again and
@@ -77,6 +78,7 @@ pub struct Barrier(PartyPlace);
 /// # }
 /// ```
 #[derive(Debug, Clone)]
+#[must_use = "nothing is sent until one of its methods is awaited"]
 pub struct DoubleBarrier(PartyPlace);
 
 /// A party of an open round. Dropping it leaves, without waiting.

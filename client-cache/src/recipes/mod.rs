@@ -27,6 +27,17 @@ pub use semaphore::{Permit, Semaphore};
 use crate::error::{LockError, ReadError, UpdateError, WatchError, WriteError};
 
 /// Why a recipe failed. The caller is not counted any longer.
+///
+/// ```no_run
+/// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// match client.registry("/services/web").join("host-1", "10.0.0.1:80").await {
+///     Ok(registration) => registration.on_lost().cancelled().await,
+///     Err(error) if error.is_exists() => println!("another session has this name"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecipeError {

@@ -29,6 +29,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Debug, Clone)]
+#[must_use = "nothing is sent until one of its methods is awaited"]
 pub struct Mutex {
     client: Client,
     path: GivenPath,

@@ -45,6 +45,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Debug, Clone)]
+#[must_use = "nothing is sent until one of its methods is awaited"]
 pub struct Registry {
     client: Client,
     path: GivenPath,

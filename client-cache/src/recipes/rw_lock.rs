@@ -31,6 +31,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Debug, Clone)]
+#[must_use = "nothing is sent until one of its methods is awaited"]
 pub struct RwLock {
     client: Client,
     path: GivenPath,

@@ -65,6 +65,7 @@ const PERMITS_MAX: u32 = 1 << 16;
 /// # }
 /// ```
 #[derive(Debug, Clone)]
+#[must_use = "nothing is sent until one of its methods is awaited"]
 pub struct Semaphore(PartyPlace);
 
 /// A permit, until it is dropped, [released](Permit::release) or lost ([`Permit::on_lost`]).
