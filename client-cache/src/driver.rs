@@ -426,7 +426,7 @@ impl Driver {
                 if let holder::SessionNews::Expired { .. } = connection {
                     core.lose_registration_leases();
                 }
-                self.status.changed(connection.into());
+                self.report(core, connection.into());
             }
             HolderEffect::ClockExcessChanged { excess } => self.status.clock_changed(excess),
             HolderEffect::FindLeader { hint } => core.order(ConnectionOrder::Leave(hint)),
@@ -434,7 +434,7 @@ impl Driver {
             HolderEffect::WatchLost { watch, error } => core.end_watch(watch, error),
             HolderEffect::Closed => {
                 core.lose_all_leases();
-                self.status.changed(SessionState::Closed);
+                self.report(core, SessionState::Closed);
                 self.closed.cancel();
             }
         }

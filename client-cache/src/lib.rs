@@ -115,6 +115,7 @@ mod pending_release;
 mod read;
 mod recent;
 mod registration;
+mod session_log;
 mod shared_content;
 mod snapshot;
 mod stats;

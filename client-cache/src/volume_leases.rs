@@ -14,6 +14,7 @@ use std::{
         Arc,
         atomic::Ordering::{Acquire, Relaxed, Release},
     },
+    time::Duration,
 };
 
 use leasehold_protocol::{holder::validity::VolumeValidity, id::Incarnation, path::NodePath, time::Instant};
@@ -144,6 +145,12 @@ impl VolumeLeases {
         for mut volume in std::mem::take(&mut self.volumes).into_values() {
             volume.set(VolumeValidity::default());
         }
+    }
+
+    /// The volumes with a valid lease, and how long each lasts.
+    pub(crate) fn remaining(&self, now: Instant) -> BTreeMap<NodePath, Duration> {
+        let valid = self.volumes.iter().filter(|(_, volume)| now < volume.validity.until);
+        valid.map(|(top, volume)| (top.clone(), volume.validity.until.since(now))).collect()
     }
 
     /// The volumes of which copies were served since the last call.

@@ -9,7 +9,7 @@ use leasehold_protocol::{
 use tokio::task::JoinHandle;
 
 use super::{Driver, DriverCore, waiting::WaitingCalls};
-use crate::{clock, connection, lost_change::LostChange};
+use crate::{clock, connection, lost_change::LostChange, session_log, status::SessionState};
 
 impl Driver {
     /// Starts the two tasks that the client cannot do without.
@@ -34,6 +34,13 @@ impl Driver {
     /// may run only while the caller waits for something.
     pub(crate) fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.runtime.spawn(work)
+    }
+
+    /// Reports a new state of the session to the application, and to the log.
+    pub(super) fn report(&self, core: &DriverCore, state: SessionState) {
+        let leases = core.leases.remaining(clock::now());
+        session_log::log(&self.status.state().borrow(), &state, &leases);
+        self.status.changed(state);
     }
 
     /// The application closes the session.
