@@ -171,7 +171,7 @@ impl<'a> IntoFuture for LeaseInfoBuilder<'a> {
 #[derive(Debug)]
 #[must_use = "the lease is not renewed after this is dropped"]
 pub struct KeyLease {
-    renewals: KeyLeaseRenewals,
+    renewals: RenewalGuard,
     /// Distinguishes the lease from other leases of the same id.
     incarnation: Incarnation,
     state: watch::Receiver<KeyLeaseState>,
@@ -180,13 +180,13 @@ pub struct KeyLease {
 
 /// The renewals of a key lease. They stop when this is dropped.
 #[derive(Debug)]
-struct KeyLeaseRenewals {
+struct RenewalGuard {
     client: Client,
     id: LeaseId,
     number: u64,
 }
 
-impl Drop for KeyLeaseRenewals {
+impl Drop for RenewalGuard {
     fn drop(&mut self) {
         self.client.driver().stop_keep_alive(self.id, self.number);
     }
@@ -316,7 +316,7 @@ impl Client {
     async fn keep_id_alive(&self, id: LeaseId) -> Result<KeyLease, LeaseError> {
         let after = self.driver().options.timeout;
         let (number, mut state, lost) = self.driver().start_keep_alive(id);
-        let renewals = KeyLeaseRenewals { client: self.clone(), id, number };
+        let renewals = RenewalGuard { client: self.clone(), id, number };
         let answered = tokio::time::timeout(after, state.wait_for(|state| *state != KeyLeaseState::Asked)).await;
         let is_closed = self.driver().closed.is_cancelled();
         match answered.map(|state| state.map(|state| *state)) {
