@@ -109,7 +109,7 @@ impl Holder {
         self.expire_granted_locks(now);
         let has_session_expired = self.session.as_ref().is_some_and(|session| now >= session.until);
         if !ended.is_empty() || has_session_expired {
-            self.endangered(ended, now);
+            self.notify_jeopardy(ended, now);
         }
     }
 

@@ -274,7 +274,7 @@ impl Holder {
 
     /// Reports jeopardy: leases have ended on this clock before a server answered. `ended` are the
     /// volumes whose leases have just ended.
-    pub(super) fn endangered(&mut self, ended: Vec<NodePath>, now: Instant) {
+    pub(super) fn notify_jeopardy(&mut self, ended: Vec<NodePath>, now: Instant) {
         let reported = match &self.reported_state {
             ReportedState::Connected => None,
             ReportedState::Jeopardy(volumes) => Some(volumes),

@@ -329,18 +329,18 @@ impl KnownVolumes {
     /// were needed: they had nodes or locks, their renewals were unanswered, or they were in use
     /// without a leader.
     pub(super) fn note_expired(&mut self, has_leader: bool, now: Instant) -> Vec<NodePath> {
-        let mut endangered = Vec::new();
+        let mut in_jeopardy = Vec::new();
         for (top, volume) in &mut self.map {
             let is_renewal_wanted = volume.is_renewal_wanted(self.renewal);
             let Some(lease) = &mut volume.lease else { continue };
             if now >= lease.until && !lease.has_expired {
                 lease.has_expired = true;
                 if is_renewal_wanted || (volume.is_used && !has_leader) {
-                    endangered.push(top.clone());
+                    in_jeopardy.push(top.clone());
                 }
             }
         }
-        endangered
+        in_jeopardy
     }
 
     /// When the next action on a lease is due.
