@@ -330,7 +330,7 @@ fn a_killed_edit_leaves_no_editor() {
 fn a_command_that_exits_leaves_running_what_it_began() {
     let cluster = cluster();
     let cli = cluster.cli();
-    let script = "sleep 600 > /dev/null 2>&1 & echo $! $PPID";
+    let script = "sleep 600 >&- 2>&- & echo $! $PPID";
     let ran = cli.run(["lock", "/jobs/a", "--", "sh", "-c", script]);
     let ids: Vec<Pid> = ran.text().split_whitespace().map(|id| Pid::from_raw(id.parse().expect("an id"))).collect();
     let [left, guard] = ids[..] else { panic!("{ran:?}") };

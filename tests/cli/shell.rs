@@ -119,7 +119,8 @@ fn shell_runs_pasted_lines_completes_and_keeps_history() {
     let (cli, state) = (cluster.cli(), tempfile::tempdir().expect("a directory"));
     let program = leasehold().get_program().to_str().expect("UTF-8").to_owned();
     let mut command = Command::new("script");
-    command.args(["-q", "-e", "-c", &format!("{program} shell"), "/dev/null"]).env("TERM", "xterm");
+    command.args(["-q", "-e", "-c", &format!("{program} shell")]).arg(state.path().join("typescript"));
+    command.env("TERM", "xterm");
     command.env("LEASEHOLD_ENDPOINTS", &cli.endpoints).env("XDG_STATE_HOME", state.path());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("script starts");
     let mut input = child.stdin.take().expect("it is piped");
