@@ -7,14 +7,11 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{Client, ConnectError, Options};
+use leasehold_client_cache::{Client, Options};
 use tokio::sync::OnceCell;
 
 use crate::{
-    arguments::Global,
-    background::BackgroundTask,
-    duration::rough,
-    exit::{CommandFailure, causes},
+    arguments::Global, background::BackgroundTask, duration::rough, exit::CommandFailure, failure::connect_failure,
     output::Output,
 };
 
@@ -75,14 +72,7 @@ impl Context {
                 connecting.await
             }
         };
-        connected.map_err(|error| match &error {
-            ConnectError::NoEndpoints => CommandFailure::usage(&error),
-            ConnectError::Refused(refusal) => CommandFailure::from_refusal(refusal),
-            ConnectError::Unavailable { .. } | ConnectError::TimedOut { .. } => {
-                CommandFailure::unavailable(causes(&error))
-            }
-            _ => CommandFailure::other(&error),
-        })
+        connected.map_err(|error| connect_failure(&error))
     }
 
     /// Time limit of one operation.

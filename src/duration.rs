@@ -69,6 +69,16 @@ pub(crate) fn exact(span: Duration) -> String {
     format!("{}{unit}", millis / u128::from(factor))
 }
 
+/// Formats a duration for errors, as `1h`, `90s`, `2.5s` or `200ms`.
+pub(crate) fn duration_text(span: Duration) -> String {
+    let is_whole = |unit: u64| span.subsec_nanos() == 0 && span.as_secs() > 0 && span.as_secs().is_multiple_of(unit);
+    match span.as_secs() {
+        hours if is_whole(3_600) => format!("{}h", hours / 3_600),
+        minutes if is_whole(60) => format!("{}m", minutes / 60),
+        _ => format!("{span:?}"),
+    }
+}
+
 /// Formats a duration approximately, with about three digits.
 pub(crate) fn rough(span: Duration) -> String {
     match span.as_secs_f64() {
@@ -115,6 +125,22 @@ mod tests {
             assert_eq!(exact(parse(text).expect(text)), text);
         }
         assert_eq!(parse("120m"), parse("2h"));
+    }
+
+    #[test]
+    fn duration_in_an_error_has_the_largest_whole_unit() {
+        let seconds = Duration::from_secs;
+        for (span, text) in [
+            (seconds(8_784 * 3_600), "8784h"),
+            (seconds(120), "2m"),
+            (seconds(90), "90s"),
+            (Duration::from_millis(2_500), "2.5s"),
+            (Duration::from_millis(200), "200ms"),
+            (Duration::from_micros(20_500), "20.5ms"),
+            (Duration::ZERO, "0ns"),
+        ] {
+            assert_eq!(duration_text(span), text);
+        }
     }
 
     #[test]

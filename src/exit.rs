@@ -13,6 +13,8 @@
 use leasehold_client_cache::LeaseRef;
 use leasehold_protocol::{command::WriteRefusal, message::Refusal};
 
+use crate::refusal::{limit_text, volume_text};
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CliStatus {
     Done,
@@ -99,6 +101,11 @@ impl CommandFailure {
         Self::new(CliStatus::Unavailable, "unavailable", message)
     }
 
+    /// Servers answer, but none leads. Nothing was changed.
+    pub(crate) fn no_quorum(message: impl std::fmt::Display) -> Self {
+        Self::new(CliStatus::Unavailable, "no_quorum", message)
+    }
+
     /// The outcome is unknown: no answer arrived in time.
     pub(crate) fn unknown(message: impl std::fmt::Display) -> Self {
         Self::new(CliStatus::Unknown, "outcome_unknown", message)
@@ -147,8 +154,8 @@ impl CommandFailure {
             Refusal::Write(WriteRefusal::LeaseNotFound { id }) => Self::lease_not_found(*id),
             Refusal::Write(WriteRefusal::LeaseNameNotFound { name }) => Self::lease_not_found(name),
             Refusal::Write(refusal) => Self::refused(kind_of(refusal), refusal),
-            Refusal::Limit(error) => Self::refused("limit", error),
-            Refusal::Volume(error) => Self::refused("volume_settings", error),
+            Refusal::Limit(error) => Self::refused("limit", limit_text(error)),
+            Refusal::Volume(error) => Self::refused("volume_settings", volume_text(error)),
             Refusal::SessionNotFound { .. } => Self::refused("session_not_found", refusal),
             Refusal::Busy { .. } => Self::refused("busy", refusal),
             Refusal::OutsideWindow { .. } => Self::refused("outside_window", refusal),
@@ -200,7 +207,7 @@ fn begins_with(message: &str, subject: &str) -> bool {
 }
 
 /// An error and all its causes.
-pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+fn causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

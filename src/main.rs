@@ -16,6 +16,7 @@ mod interrupt;
 mod lease_id;
 mod live_line;
 mod output;
+mod refusal;
 mod serve;
 mod shell;
 mod transfer;

@@ -15,7 +15,7 @@ use crate::{
     arguments::Global,
     duration,
     exit::{CliStatus, CommandFailure},
-    failure::{inspect_failure, lock_failure, read_failure, watch_failure, write_failure},
+    failure::{connect_failure, inspect_failure, lock_failure, read_failure, watch_failure, write_failure},
     interrupt::unless_interrupted,
     live_line::LiveLine,
     output::Output,
@@ -264,9 +264,8 @@ impl From<LoadError> for CommandFailure {
             LoadError::Watch(error) => watch_failure(&error),
             LoadError::Inspect(error) => inspect_failure(&error),
             LoadError::Refused(refusal) => Self::from_refusal(&refusal),
-            LoadError::Connect(_) | LoadError::NoEndpoints | LoadError::Dial(_) | LoadError::Call(_) => {
-                Self::unavailable(error)
-            }
+            LoadError::Connect(error) => connect_failure(&error),
+            LoadError::NoEndpoints | LoadError::Dial(_) | LoadError::Call(_) => Self::unavailable(error),
             LoadError::Path(_) => Self::usage(error),
             LoadError::Process(ProcessError::Io { file, source }) => Self::io(file, &source),
             LoadError::Process(_) => Self::refused("proc", error),

@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::{
     arguments,
     context::Context,
-    duration,
+    duration::{self, duration_text},
     exit::{CliStatus, CommandFailure},
     output::{Table, Text, visible},
 };
@@ -78,7 +78,10 @@ impl ReplaceArgs {
         match replacement::replace(endpoints, replica, &address, context.timeout()).await {
             Ok(()) => Ok(ReplaceAnswer { replica, address }),
             Err(error @ ReplaceError::Refused { .. }) => Err(CommandFailure::refused("replace", error)),
-            Err(error @ ReplaceError::Unavailable { .. }) => Err(CommandFailure::unknown(error)),
+            Err(ReplaceError::Unavailable { within, reason }) => {
+                let within = duration_text(within);
+                Err(CommandFailure::unknown(format!("no leader recorded the new address within {within}: {reason}")))
+            }
         }
     }
 }

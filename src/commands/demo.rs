@@ -6,7 +6,7 @@ use leasehold_demo::{CLIENTS, ClientError, DemoError, DemoOptions, DemoReport, L
 
 use crate::{
     exit::{CliStatus, CommandFailure},
-    failure::write_failure,
+    failure::{connect_failure, write_failure},
     interrupt::unless_interrupted,
     live_line::LiveLine,
     output::{Output, Table, Text},
@@ -110,7 +110,7 @@ impl From<DemoError> for CommandFailure {
             DemoError::Import { ref file, ref source } => {
                 write_failure(source).with_subject(&file.display().to_string())
             }
-            DemoError::Connect(error) => Self::unavailable(error),
+            DemoError::Connect(error) => connect_failure(&error),
             DemoError::Write(error) => write_failure(&error),
             DemoError::Replicas(error) => error.into(),
             DemoError::Overdue { .. } => Self::unknown(error),

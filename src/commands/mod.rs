@@ -11,7 +11,7 @@ pub(crate) mod inspect;
 pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod node;
-mod object_term;
+pub(crate) mod object_term;
 mod quota;
 pub(crate) mod register;
 pub(crate) mod rm;

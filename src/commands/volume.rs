@@ -248,7 +248,7 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
                 VolumeTerm::Fixed(_) => volume.term.clone(),
                 VolumeTerm::Adaptive { .. } => {
                     let now = volume.settings.term().for_leases(volume.leases);
-                    format!("{} (now {now:?})", volume.term)
+                    format!("{} (now {})", volume.term, duration::duration_text(now))
                 }
             },
             object_term::with_present(volume.settings.object_term(), volume.present_object_term),

@@ -66,10 +66,14 @@ fn server_limits_are_refused_with_numbers_and_no_change() {
     let (status, _, message) = cli.fails(["volume", "create", "/v", "--term", "1ms"]);
     assert!(status == 1 && message.contains("volume term 1ms: out of range; expected 200ms"), "{message}");
     let (status, _, message) = cli.fails(["volume", "create", "/v", "--term", "2s", "--object-term", "100ms"]);
-    assert!(
-        status == 1 && message.contains("object term 100ms: out of range; expected 200ms to 31622400s"),
-        "{message}"
-    );
+    assert!(status == 1 && message.contains("object term 100ms: out of range; expected 200ms to 8784h"), "{message}");
+
+    let (status, kind, message) = cli.fails(["lease", "grant", "9000h"]);
+    assert_eq!((status, kind.as_str()), (1, "limit"));
+    assert!(message.contains("TTL 9000h of a key lease: out of range; expected "), "{message}");
+    assert!(message.ends_with(" to 8784h"), "{message}");
+    let (_, _, message) = cli.fails(["lock", "/a", "--delay", "2h", "--", "true"]);
+    assert_eq!(message, "/a: lock delay 2h exceeds the limit of 1m");
 
     for command in ["show", "set", "remove"] {
         let (status, kind, message) = cli.fails(["volume", command, "/a"]);

@@ -99,8 +99,18 @@ fn a_cluster_shows_its_members_and_who_does_not_answer() {
     cli.done(["put", "/a", "2"]);
 
     cluster.kill(leader);
-    let (status, kind, _) = cli.fails(["--timeout", "1s", "get", "/a"]);
-    assert_eq!((status, kind.as_str()), (3, "unavailable"), "a majority is lost");
+    eventually("the last server knows no leader", || {
+        let status = cli.run(["--json", "cluster", "status"]).json();
+        status["leader"].is_null().then_some(())
+    });
+    for (arguments, problem) in [
+        (&["get", "/a"][..], "/a: no quorum: no session after 1s: "),
+        (&["lease", "list"][..], "lease: no quorum: no session after 1s: "),
+    ] {
+        let (status, kind, message) = cli.fails(["--timeout", "1s"].iter().chain(arguments));
+        assert_eq!((status, kind.as_str()), (3, "no_quorum"), "a majority is lost");
+        assert!(message.starts_with(problem), "{message}");
+    }
     let left = cli.run(["--json", "cluster", "status"]);
     assert_eq!(left.status, 3, "{left:?}");
     let left = left.json();

@@ -142,7 +142,7 @@ fn server_with_full_disk_exits_and_restarts_with_all_writes() {
     let (acknowledged, refused) = write_until_refused(&cluster, 1);
     // The outcome of a write in flight is unknown. The server does not report it as done.
     let kind = refused["error"]["kind"].as_str().unwrap_or_default();
-    assert!(["unavailable", "outcome_unknown"].contains(&kind), "{refused}");
+    assert!(["unavailable", "no_quorum", "outcome_unknown"].contains(&kind), "{refused}");
     let status = cluster.ended(1);
     assert_eq!(status.code(), Some(1), "{status}");
     let log = cluster.log(1);
