@@ -69,7 +69,8 @@ pub(crate) struct VolumeChangeArgs {
     #[arg(long, value_name = "TERM", value_parser = object_term::parse)]
     object_term: Option<ObjectTerm>,
     /// How long the leader waits after a term. Must exceed what two clocks can drift apart in a
-    /// term and a tick [new volumes: 100ms]
+    /// term and a tick. If only the term changes, the margin changes in proportion [new volumes: 1 %
+    /// of the term]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     skew_margin: Option<Duration>,
     /// Whether the leader tracks the objects that each session caches, or assumes that a session
@@ -386,7 +387,8 @@ impl VolumeChangeArgs {
             OnWriteName::Update => OnWrite::Update,
         });
         let grants = self.grants(base.grants())?;
-        let (term, margin) = (self.term.unwrap_or(base.term()), self.skew_margin.unwrap_or(base.skew_margin()));
+        let term = self.term.unwrap_or(base.term());
+        let margin = self.skew_margin.unwrap_or_else(|| volume_term::margin(base, term));
         // The policy is checked against the volume term, so these belong together.
         let settings = VolumeSettings::new(term, ObjectTerm::Zero, margin, tracking, none).and_then(|settings| {
             settings.with_policy(self.object_term.unwrap_or(base.object_term()), on_write, grants)

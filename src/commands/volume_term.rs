@@ -53,9 +53,45 @@ pub(crate) fn text(term: VolumeTerm) -> String {
     }
 }
 
+/// The margin of a volume that gets another term and is given no margin: it keeps its share of the
+/// longest term. Two clocks drift apart in proportion to the term (T3).
+pub(crate) fn margin(base: &VolumeSettings, term: VolumeTerm) -> Duration {
+    let [margin, old, new] = [base.skew_margin(), base.longest_term(), term.longest()].map(|span| span.as_micros());
+    let micros = (margin * new).div_ceil(old.max(1));
+    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(VolumeSettings::SKEW_MARGIN_MAX)
+}
+
 #[cfg(test)]
 mod tests {
+    use leasehold_protocol::{lease_policy::ObjectTerm, time::DriftAllowance, volume::Tracking};
+
     use super::*;
+
+    #[test]
+    fn margin_that_follows_the_term_is_accepted_for_each_term() {
+        let (base, drift) = (VolumeSettings::DEFAULT, DriftAllowance::DEFAULT);
+        let margin_of = |term: VolumeTerm| {
+            let margin = margin(&base, term);
+            let settings = VolumeSettings::new(term, ObjectTerm::Zero, margin, Tracking::Objects, drift);
+            assert_eq!(settings.map(|settings| self::margin(&settings, base.term())), Ok(base.skew_margin()));
+            margin
+        };
+        for (term, millis) in [("200ms", 2), ("5s", 50), ("10s", 100), ("1h", 36_000), ("adaptive:10s:60s:100", 600)] {
+            assert_eq!(margin_of(parse(term).expect(term)), Duration::from_millis(millis), "{term}");
+        }
+        for seconds in 1..=86_400 {
+            margin_of(Duration::from_secs(seconds).into());
+        }
+    }
+
+    #[test]
+    fn margin_that_follows_the_term_is_bounded() {
+        let day = VolumeTerm::Fixed(VolumeSettings::TERM_MAX);
+        let drift = DriftAllowance::DEFAULT;
+        let second = Duration::from_secs(1);
+        let wide = VolumeSettings::new(second, ObjectTerm::Zero, second, Tracking::Objects, drift).expect("valid");
+        assert_eq!(margin(&wide, day), VolumeSettings::SKEW_MARGIN_MAX);
+    }
 
     #[test]
     fn volume_term_is_parsed_back() {

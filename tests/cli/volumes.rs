@@ -16,12 +16,12 @@ fn a_volume_is_made_changed_shown_and_removed() {
         let fields = ["term_ms", "object_term_ms", "skew_margin_ms", "tracking"];
         fields.map(|field| volume[field].clone())
     };
-    assert_eq!(settings(&made), [json!(2_000), json!(3_600_000), json!(100), json!("covering")]);
+    assert_eq!(settings(&made), [json!(2_000), json!(3_600_000), json!(20), json!("covering")]);
     assert_eq!(cli.fails(["volume", "create", "/v"]).1, "volume_exists");
 
     cli.done(["volume", "set", "/v", "--object-term", "5m"]);
     let set = cli.done(["volume", "show", "/v"]);
-    let expected = [json!(2_000), json!(300_000), json!(100), json!("covering")];
+    let expected = [json!(2_000), json!(300_000), json!(20), json!("covering")];
     assert_eq!(settings(&set), expected, "what was not given stays");
     assert!(set["generation"].as_u64() > made["generation"].as_u64());
 
@@ -173,7 +173,6 @@ fn adaptive_volume_term_is_shown_with_the_present_one() {
         ("adaptive:2s:20s:0", "expected at least 1"),
         ("adaptive:1ms:20s", "expected 200ms to 24h"),
         ("adaptive:2s:21s", "expected at most 10 times the shorter term"),
-        ("adaptive:1m:10m", "expected more than"),
     ] {
         let (status, _, message) = cli.fails(["volume", "set", "/v", "--term", term]);
         assert!(status == 1 && message.contains(expected), "{term}: {status}: {message}");
@@ -181,6 +180,24 @@ fn adaptive_volume_term_is_shown_with_the_present_one() {
     cli.done(["volume", "set", "/v", "--term", "3s"]);
     let shown = cli.done(["volume", "show", "/v"]);
     assert_eq!((&shown["term"], &shown["term_ms"]), (&json!("3s"), &json!(3_000)));
+}
+
+#[test]
+fn margin_follows_a_term_that_is_changed_alone() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    let margin = |arguments: &[&str]| {
+        cli.done([&["volume"][..], arguments].concat());
+        cli.done(["volume", "show", arguments[1]])["skew_margin_ms"].clone()
+    };
+    assert_eq!(margin(&["create", "/v", "--term", "1h"]), 36_000);
+    assert_eq!(margin(&["set", "/v", "--term", "5s"]), 50);
+    assert_eq!(margin(&["set", "/v", "--term", "adaptive:1m:10m"]), 6_000);
+    assert_eq!(margin(&["set", "/v", "--object-term", "1m"]), 6_000);
+    assert_eq!(margin(&["set", "/v", "--term", "10s", "--skew-margin", "200ms"]), 200);
+    assert_eq!(margin(&["set", "/v", "--term", "20s"]), 400, "it keeps its share of the term");
+    let (status, kind, message) = cli.fails(["volume", "set", "/v", "--term", "1h", "--skew-margin", "1s"]);
+    assert_eq!((status, kind.as_str()), (1, "volume_settings"), "{message}");
 }
 
 #[test]
