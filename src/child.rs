@@ -23,7 +23,7 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal as listen},
 };
 
-use crate::exit::CommandFailure;
+use crate::{exit::CommandFailure, output::Output};
 use family::{children, kill_once};
 use feed::{FeedMessage, Feeder, bequeath, boot_time};
 
@@ -69,12 +69,18 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts a command with these variables added to its environment. The command begins when
-    /// [`Child::wait`] is polled.
-    pub(crate) fn start(command: &[OsString], variables: &[(&str, OsString)]) -> Result<Self, CommandFailure> {
-        Self::try_start(command, variables).map_err(|error| CommandFailure::io("cannot run the command", &error))
+    /// [`Child::wait`] is polled. With JSON its standard output is this process's standard error,
+    /// because standard output is for the document.
+    pub(crate) fn start(
+        command: &[OsString],
+        variables: &[(&str, OsString)],
+        output: Output,
+    ) -> Result<Self, CommandFailure> {
+        let child = Self::try_start(command, variables, output);
+        child.map_err(|error| CommandFailure::io("cannot run the command", &error))
     }
 
-    fn try_start(command: &[OsString], variables: &[(&str, OsString)]) -> io::Result<Self> {
+    fn try_start(command: &[OsString], variables: &[(&str, OsString)], output: Output) -> io::Result<Self> {
         prctl::set_child_subreaper(true)?;
         let (terminate, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
         let others = children(std::process::id())?;
@@ -85,6 +91,9 @@ impl Child {
         command_line.arg("guard").arg(bequeath(&food)?.to_string()).arg(bequeath(&asks)?.to_string());
         command_line.arg("--").args(command);
         command_line.envs(variables.iter().map(|(name, value)| (name, value)));
+        if output.json {
+            command_line.stdout(io::stderr());
+        }
         let guard = command_line.spawn()?;
         Ok(Self { guard, feeder, question, fed_until: Duration::ZERO, others, terminate, interrupt })
     }

@@ -148,8 +148,11 @@ fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
 }
 
 fn asks_for_json(args: &[OsString]) -> bool {
-    let is_format = |pair: &[OsString]| (pair[0] == "-w" || pair[0] == "--write-out") && pair[1] == "json";
-    args.iter().any(|arg| arg == "--json") || args.windows(2).any(is_format)
+    // What follows belongs to a command under a lock.
+    let own: Vec<&str> = args.iter().take_while(|arg| *arg != "--").filter_map(|arg| arg.to_str()).collect();
+    let is_format = |pair: &[&str]| matches!(pair, ["-w" | "--write-out", "json"]);
+    let is_json = |arg: &&str| matches!(*arg, "--json" | "-wjson" | "-w=json" | "--write-out=json");
+    own.iter().any(is_json) || own.windows(2).any(is_format)
 }
 
 impl CliCommand {
@@ -288,6 +291,16 @@ mod tests {
         let below = text(&["--timeout", "3s", "lease", "revok", "7"]);
         assert!(below.contains("'revoke'"), "{below}");
         assert!(!text(&["volume", "del", "/v"]).contains("'rm'"), "volume has no such command");
+    }
+
+    #[test]
+    fn refused_arguments_may_ask_for_json_in_each_form() {
+        let asks = |words: &[&str]| asks_for_json(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        for form in [&["--json"][..], &["-w", "json"], &["-wjson"], &["-w=json"], &["--write-out=json"]] {
+            assert!(asks(&[&["lock"][..], form].concat()), "{form:?}");
+            assert!(!asks(&[&["lock", "--"][..], form].concat()), "{form:?} belongs to the command");
+        }
+        assert!(!asks(&["get", "json", "-w", "simple"]));
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl EditArgs {
             ("LEASEHOLD_TOKEN", lock.token().to_string().into()),
             ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
         ];
-        let mut editor = Child::start(&self.editor(&file), &variables)?;
+        let mut editor = Child::start(&self.editor(&file), &variables, context.output)?;
         // From here on the folder survives this process until everything is written.
         let folder = folder.keep();
         let token = lock.token();

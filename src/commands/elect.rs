@@ -13,7 +13,11 @@ use clap::Args;
 use leasehold_client_cache::{ElectedLeader, Leadership, NodePath, Value};
 use serde::Serialize;
 
-use super::{lock::LockWaitArgs, waits, watch::text_of};
+use super::{
+    lock::{CommandEnded, LockWaitArgs},
+    waits,
+    watch::text_of,
+};
 use crate::{
     arguments,
     background::{
@@ -127,14 +131,19 @@ impl ElectArgs {
             ("LEASEHOLD_TOKEN", leadership.token().to_string().into()),
             ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
         ];
-        let ended = self.wait_args.run_until(&leadership.on_lost(), || leadership.remaining(), &variables).await?;
+        let (on_lost, output) = (leadership.on_lost(), context.output);
+        let ended = self.wait_args.run_until(&on_lost, || leadership.remaining(), &variables, output).await?;
         let status = ended.ok_or_else(|| leadership_lost_failure(&self.path))?;
+        let token = leadership.token().0;
         // Processes that the command left running no longer lead. If the resignation is lost, the
         // lease expires by itself.
         let ended = resign(leadership, self.hand_over.as_deref()).await;
         match (ended, self.hand_over, status) {
             (Err(failure), Some(_), CliStatus::Done) => Err(failure),
-            _ => Ok(status),
+            _ => {
+                output.answer(&CommandEnded { path: self.path, token, status: status.code() });
+                Ok(status)
+            }
         }
     }
 

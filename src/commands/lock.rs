@@ -24,7 +24,7 @@ use crate::{
     duration,
     exit::{CliStatus, CommandFailure},
     failure::lock_lost_failure,
-    output::{Text, visible},
+    output::{Output, Text, visible},
 };
 
 /// `lock PATH [-- COMMAND…]`
@@ -82,8 +82,9 @@ impl LockWaitArgs {
         on_lost: &CancellationToken,
         remaining: impl Fn() -> Duration,
         variables: &[(&str, OsString)],
+        output: Output,
     ) -> Result<Option<CliStatus>, CommandFailure> {
-        let mut child = Child::start(&self.command, variables)?;
+        let mut child = Child::start(&self.command, variables, output)?;
         tokio::select! {
             biased;
             () = on_lost.cancelled() => {}
@@ -105,6 +106,20 @@ pub(crate) fn wait(tries: bool, most: Option<Duration>) -> LockWait {
         (false, Some(most)) => LockWait::For(most),
         (false, None) => LockWait::Forever,
     }
+}
+
+/// The command under a lock or a leadership has ended. People see the command's own output.
+#[derive(Debug, Serialize)]
+pub(crate) struct CommandEnded {
+    pub(crate) path: NodePath,
+    /// The fencing token.
+    pub(crate) token: u64,
+    /// The command's exit status.
+    pub(crate) status: u8,
+}
+
+impl Text for CommandEnded {
+    fn text(&self, _: &mut Vec<u8>) {}
 }
 
 /// An acquired lock.
@@ -160,11 +175,13 @@ impl LockArgs {
             ("LEASEHOLD_TOKEN", lock.token().to_string().into()),
             ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
         ];
-        let status = self.wait_args.run_until(&lock.on_lost(), || lock.remaining(), &variables).await?;
+        let status = self.wait_args.run_until(&lock.on_lost(), || lock.remaining(), &variables, context.output).await?;
         let status = status.ok_or_else(|| lock_lost_failure(&self.path))?;
+        let token = lock.token().0;
         // Processes that the command left running no longer own the lock. If the release is lost,
         // the lease expires by itself.
         let _ = lock.release().await;
+        context.output.answer(&CommandEnded { path: self.path, token, status: status.code() });
         Ok(status)
     }
 

@@ -88,6 +88,42 @@ fn until_waiting(cli: &Cli, count: usize) {
     });
 }
 
+/// Standard output has the document and nothing else. So the command writes to standard error.
+#[test]
+fn command_under_a_lock_ends_with_one_json_document() {
+    let cluster = cluster();
+    let cli = cluster.cli();
+    let script = ["--", "sh", "-c", "echo said; exit 7"];
+    for begin in [&["lock", "/jobs/a"][..], &["elect", "/jobs/b", "one"]] {
+        for form in [&["--json"][..], &["-w", "json"], &["-wjson"]] {
+            let ran = cli.run([form, begin, &script].concat());
+            let ended = ran.json();
+            assert_eq!((ran.status, ran.stderr.as_str()), (7, "said\n"), "{ran:?}");
+            assert_eq!((&ended["path"], &ended["status"]), (&begin[1].into(), &7.into()));
+            assert!(ended["token"].is_u64(), "{ended}");
+        }
+        assert_eq!(cli.run([begin, &script].concat()).text(), "said\n");
+    }
+    let missing = cli.run(["--json", "lock", "/jobs/a", "--", "/no/such/command"]);
+    assert_eq!((missing.status, &missing.json()["status"]), (127, &127.into()));
+    let _owner = lock_for_good(&cli);
+    for begin in [&["lock", "/jobs/a", "--try"][..], &["elect", "/jobs/a", "one", "--try"]] {
+        for command in [&[][..], &["--", "true"]] {
+            let (status, kind, _) = cli.run([&["-w", "json"][..], begin, command].concat()).error();
+            assert_eq!((status, kind.as_str()), (1, "locked"), "{begin:?} {command:?}");
+        }
+    }
+    let misused = cli.run(["-wjson", "lock", "/jobs/a", "--trie", "--", "true"]).error();
+    assert_eq!((misused.0, misused.1.as_str()), (2, "usage"));
+}
+
+/// Owns a lock until it is dropped.
+fn lock_for_good(cli: &Cli) -> Running {
+    let owner = Running::start(cli, ["--json", "lock", "/jobs/a"]);
+    assert_eq!(owner.json()["path"], "/jobs/a");
+    owner
+}
+
 #[test]
 fn one_command_runs_at_a_time_and_each_gets_a_higher_token() {
     let (cluster, directory) = (cluster(), scratch());
