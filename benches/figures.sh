@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 cargo build --release
 bench() {
     printf '\n`bench %s`\n\n' "$*"
-    target/release/leasehold bench "$@"
+    target/release/leasehold --timeout 60s bench "$@"
 }
 
 printf 'On %s cores of %s:\n' "$(nproc)" "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"

@@ -207,7 +207,7 @@ fn begins_with(message: &str, subject: &str) -> bool {
 }
 
 /// An error and all its causes.
-fn causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

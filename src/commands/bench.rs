@@ -14,7 +14,7 @@ use super::demo;
 use crate::{
     arguments::Global,
     duration,
-    exit::{CliStatus, CommandFailure},
+    exit::{CliStatus, CommandFailure, causes},
     failure::{connect_failure, inspect_failure, lock_failure, read_failure, watch_failure, write_failure},
     interrupt::unless_interrupted,
     live_line::LiveLine,
@@ -140,7 +140,7 @@ impl BenchArgs {
     async fn measure(&self, global: &Global, output: Output) -> Result<Results, CommandFailure> {
         // The line ends before the results are printed.
         let line = LiveLine::new(output);
-        let bench = |endpoints: &[String]| Bench::new(endpoints.to_vec(), self.options(), &line);
+        let bench = |endpoints: &[String]| Bench::new(endpoints.to_vec(), self.options(global.timeout), &line);
         match self.spawn {
             Some(count) => unless_interrupted(self.on_its_own(count as usize, &bench)).await,
             None => self.on_a_running_cluster(&bench(&global.endpoints)).await,
@@ -232,8 +232,9 @@ impl BenchArgs {
         }
     }
 
-    fn options(&self) -> LoadOptions {
+    fn options(&self, timeout: Duration) -> LoadOptions {
         LoadOptions {
+            timeout,
             span: Duration::from_secs(self.seconds),
             inflight: self.inflight.clone(),
             clients: self.clients,
@@ -265,7 +266,8 @@ impl From<LoadError> for CommandFailure {
             LoadError::Inspect(error) => inspect_failure(&error),
             LoadError::Refused(refusal) => Self::from_refusal(&refusal),
             LoadError::Connect(error) => connect_failure(&error),
-            LoadError::NoEndpoints | LoadError::Dial(_) | LoadError::Call(_) => Self::unavailable(error),
+            LoadError::NoEndpoints | LoadError::Dial(_) => Self::unavailable(error),
+            LoadError::Call(error) => Self::unavailable(causes(&error)),
             LoadError::Path(_) => Self::usage(error),
             LoadError::Process(ProcessError::Io { file, source }) => Self::io(file, &source),
             LoadError::Process(_) => Self::refused("proc", error),

@@ -1,11 +1,11 @@
 //! `bench`: each kind measures what it names, and prints one JSON document.
 
-use std::process::Stdio;
+use std::{process::Stdio, time::Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::common::{Cluster, Process, eventually, leasehold};
+use crate::common::{Cli, Cluster, Process, SOON, eventually, free_address, leasehold};
 
 /// The result rows of a short run on a cluster of one server.
 fn rows(kind: &str, options: &[&str]) -> Vec<serde_json::Value> {
@@ -80,6 +80,33 @@ fn each_kind_leaves_nothing_on_a_running_cluster() {
         assert!(!rows.is_empty(), "{kind}: {document}");
         assert_eq!(cli.done(["ls", "/"])["children"], json!([]), "{kind}");
     }
+}
+
+#[test]
+fn bench_without_a_server_gives_the_reason_in_time() {
+    let cli = Cli::of(free_address());
+    let began = Instant::now();
+    for kind in ["put", "read"] {
+        let (status, error, message) = cli.fails(["--timeout", "300ms", "bench", kind]);
+        assert_eq!((status, error.as_str()), (3, "unavailable"), "{message}");
+        let reason = format!("bench: no session after 300ms: no server answers at {}: connect to ", cli.endpoints);
+        assert!(message.starts_with(&reason), "{message}");
+    }
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+}
+
+#[test]
+fn demo_whose_client_ends_says_how_it_ended() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for name in ["a", "b", "c"] {
+        std::fs::write(directory.path().join(name), name).expect("written");
+    }
+    let mut command = leasehold();
+    command.args(["demo", "--client-program", "false"]).arg(directory.path());
+    let output = command.output().expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.lines().last().is_some_and(|line| line.ends_with("is gone: it ended: exit status: 1")), "{said}");
 }
 
 #[test]

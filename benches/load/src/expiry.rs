@@ -21,7 +21,6 @@ use crate::{
     Bench, close,
     closed_loop::{Until, histogram, nanos},
     error::LoadError,
-    line::LoadLine,
     result::BenchRow,
     server::value,
 };
@@ -147,7 +146,7 @@ impl Bench<'_> {
 
     /// Waits until the leader reports that a sample of the nodes is gone.
     async fn until_gone(&self, leases: u64) -> Result<(), LoadError> {
-        let line = LoadLine::open(&self.endpoints, "bench-expiry").await?;
+        let line = self.line("expiry").await?;
         for number in samples(leases) {
             let path = self.node("many", number);
             while line.exists(&path).await? {

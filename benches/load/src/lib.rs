@@ -43,9 +43,6 @@ pub use self::{
     result::BenchRow,
 };
 
-/// Time limit of one operation: slow operations are measured, not aborted.
-const TIMEOUT: Duration = Duration::from_secs(60);
-
 /// The cache capacity of a client: enough for all reads of any load.
 const CAPACITY_BYTES: u64 = 1 << 30;
 
@@ -69,6 +66,8 @@ impl Progress for Silent {
 /// How much load there is. A kind of load is measured once for each value of its lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadOptions {
+    /// Time limit of one operation. An operation that takes longer ends the measurement.
+    pub timeout: Duration,
     /// How long each setting is measured.
     pub span: Duration,
     /// Operations in flight.
@@ -140,8 +139,13 @@ impl<'a> Bench<'a> {
     /// A session with an empty cache.
     async fn client(&self, name: &str) -> Result<Client, LoadError> {
         let options = Options::new(&self.endpoints).name(format!("bench-{name}"));
-        let options = options.timeout(TIMEOUT).cache_capacity_bytes(CAPACITY_BYTES);
+        let options = options.timeout(self.options.timeout).cache_capacity_bytes(CAPACITY_BYTES);
         Ok(Client::connect(options).await?)
+    }
+
+    /// A session without a cache.
+    async fn line(&self, name: &str) -> Result<LoadLine, LoadError> {
+        LoadLine::open(&self.endpoints, &format!("bench-{name}"), self.options.timeout).await
     }
 
     async fn clients(&self, name: &str, count: usize) -> Result<Vec<Client>, LoadError> {

@@ -15,10 +15,7 @@ use leasehold_protocol::{
 use leasehold_wire::{CallbackTransport, LeaseholdClient, Role, client_connection, connect};
 use tokio::task::JoinHandle;
 
-use crate::{TIMEOUT, error::LoadError};
-
-/// Time limit of the search for a leader.
-const SEARCH: Duration = Duration::from_secs(10);
+use crate::error::LoadError;
 
 /// The pause between two rounds of the search.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -30,6 +27,7 @@ pub struct LoadLine {
     client: LeaseholdClient,
     session: SessionId,
     epoch: Epoch,
+    timeout: Duration,
     driver: JoinHandle<()>,
     /// Dropping it closes the connection.
     _recalls: CallbackTransport,
@@ -42,13 +40,14 @@ impl Drop for LoadLine {
 }
 
 impl LoadLine {
-    /// Finds the leader, opens a session and registers it.
-    pub async fn open(endpoints: &[String], name: &str) -> Result<Self, LoadError> {
+    /// Finds the leader, opens a session and registers it. The search and each later operation take
+    /// `timeout` at most.
+    pub async fn open(endpoints: &[String], name: &str, timeout: Duration) -> Result<Self, LoadError> {
         let began = Instant::now();
         let mut last = LoadError::NoEndpoints;
-        while began.elapsed() < SEARCH {
+        while began.elapsed() < timeout {
             for endpoint in endpoints {
-                match Self::at(endpoint, name).await {
+                match Self::at(endpoint, name, timeout).await {
                     Ok(line) => return Ok(line),
                     Err(error) => last = error,
                 }
@@ -58,14 +57,14 @@ impl LoadLine {
         Err(last)
     }
 
-    async fn at(endpoint: &str, name: &str) -> Result<Self, LoadError> {
-        let stream = connect(endpoint, Role::Client, SEARCH).await?.stream;
+    async fn at(endpoint: &str, name: &str, timeout: Duration) -> Result<Self, LoadError> {
+        let stream = connect(endpoint, Role::Client, timeout).await?.stream;
         let (client, recalls, work) = client_connection(stream);
         let driver = tokio::spawn(async move {
             // Failed calls report how the connection ended.
             let _ = work.await;
         });
-        let mut line = Self { client, session: SessionId(0), epoch: Epoch(0), driver, _recalls: recalls };
+        let mut line = Self { client, session: SessionId(0), epoch: Epoch(0), timeout, driver, _recalls: recalls };
         let opened = line.ask(Body::Open { name: name.to_owned() }).await?;
         let Answer::Opened { session, .. } = opened.1 else { return Err(LoadError::UnexpectedAnswer) };
         (line.session, line.epoch) = (session, opened.0);
@@ -104,7 +103,7 @@ impl LoadLine {
     async fn ask(&self, body: Body) -> Result<(Epoch, Answer), LoadError> {
         let header = RequestHeader { session: self.session, epoch: self.epoch, ..RequestHeader::default() };
         let mut context = tarpc::context::current();
-        context.deadline = Instant::now() + TIMEOUT;
+        context.deadline = Instant::now() + self.timeout;
         let Response { epoch, result, .. } = self.client.call(context, Request { header, body }).await?;
         Ok((epoch, result?))
     }

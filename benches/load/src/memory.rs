@@ -12,8 +12,8 @@ use std::{
 use leasehold_client_cache::NodePath;
 
 use crate::{
-    Bench, cached::fetch, close, closed_loop::Until, error::LoadError, expiry::Carrier, line::LoadLine,
-    process::resident_bytes, result::BenchRow,
+    Bench, cached::fetch, close, closed_loop::Until, error::LoadError, expiry::Carrier, process::resident_bytes,
+    result::BenchRow,
 };
 
 /// How often the memory is sampled.
@@ -85,7 +85,7 @@ impl Bench<'_> {
     }
 
     async fn read_without_leases(&self, paths: Arc<[NodePath]>) -> Result<(), LoadError> {
-        let line = Arc::new(LoadLine::open(&self.endpoints, "bench-memory").await?);
+        let line = Arc::new(self.line("memory").await?);
         let (count, shared) = (paths.len() as u64, Arc::clone(&line));
         let op = move |_, number: u64| {
             let (line, paths) = (Arc::clone(&shared), Arc::clone(&paths));

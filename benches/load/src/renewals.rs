@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_client_cache::{Client, Registration, server_status};
 
-use crate::{Bench, TIMEOUT, close, error::LoadError, process::processor_time, result::BenchRow};
+use crate::{Bench, close, error::LoadError, process::processor_time, result::BenchRow};
 
 /// Sessions that are opened or closed at one time.
 const AT_ONCE: usize = 64;
@@ -47,7 +47,7 @@ impl Bench<'_> {
 
     async fn registered(&self, number: u64) -> Result<(Client, Registration), LoadError> {
         let client = self.client("renewing").await?;
-        let registered = client.register(self.node("renewals", number), "here").timeout(TIMEOUT).await;
+        let registered = client.register(self.node("renewals", number), "here").await;
         Ok((client, registered?))
     }
 

@@ -68,7 +68,7 @@ impl Bench<'_> {
         let mut rows = Vec::new();
         for &inflight in &self.options.inflight {
             let count = inflight.min(self.options.clients);
-            let lines = (0..count).map(|_| LoadLine::open(&self.endpoints, "bench-read"));
+            let lines = (0..count).map(|_| self.line("read"));
             let lines: Arc<[LoadLine]> = try_join_all(lines).await?.into();
             let paths: Arc<[_]> = (0..READ).map(|number| self.node("read", number)).collect();
             let op = move |worker: usize, number: u64| {

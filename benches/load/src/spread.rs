@@ -23,7 +23,6 @@ use crate::{
     closed_loop::{Until, histogram, nanos},
     error::LoadError,
     expiry::{AT_ONCE, BEFORE, FIRST, LEASES_PER_SECOND, TOLD_WITHIN, VALUE, row},
-    line::LoadLine,
     result::BenchRow,
 };
 
@@ -118,7 +117,7 @@ impl Bench<'_> {
 
     /// Begins the terms of all leases, and records when.
     async fn renew_all(&self, schedule: &mut Schedule) -> Result<(), LoadError> {
-        let line = LoadLine::open(&self.endpoints, "bench-spread").await?;
+        let line = self.line("spread").await?;
         for first in (0..schedule.leases).step_by(RENEWED_AT_ONCE as usize) {
             let numbers = first..schedule.leases.min(first + RENEWED_AT_ONCE);
             let keep = |number| KeyLeaseRenewal { id: LeaseId(FIRST + number), incarnation: None };

@@ -54,7 +54,7 @@ pub(crate) async fn is_leader(endpoint: &str, number: usize) -> Result<bool> {
 pub(crate) async fn line(endpoints: &[String], leader: &str, load: Load) -> Result<Arc<dyn Line>> {
     Ok(match load {
         Load::Fill | Load::Write | Load::Lease | Load::Lock => Arc::new(Writer(client(endpoints).await?)),
-        Load::Read | Load::LocalRead => Arc::new(LoadLine::open(&[leader.to_owned()], "peers").await?),
+        Load::Read | Load::LocalRead => Arc::new(LoadLine::open(&[leader.to_owned()], "peers", TIMEOUT).await?),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The demo's view of its clients: processes that take orders and report.
 
 use std::{
-    process::Stdio,
+    process::{ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
@@ -23,7 +23,7 @@ use crate::{
 /// Time limit of a client's work between two orders, apart from its waits for servers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Time limit of a killed process to end.
+/// Time limit of a process to end, after it was killed or has closed its output.
 const DEATH: Duration = Duration::from_secs(1);
 
 /// All clients.
@@ -54,10 +54,18 @@ impl Drop for CrowdMember {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.start_kill();
-        let killed = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) && killed.elapsed() < DEATH {
+        self.exit_status();
+    }
+}
+
+impl CrowdMember {
+    /// How the process ended, if it ends in time.
+    fn exit_status(&mut self) -> Option<ExitStatus> {
+        let began = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && began.elapsed() < DEATH {
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.child.try_wait().ok().flatten()
     }
 }
 
@@ -165,16 +173,16 @@ impl Crowd {
         if let Some(said) = said {
             tokio::spawn(hear(member, said, self.sender.clone()));
         }
-        self.order(member, &WorkerOrder::Task(task)).await?;
+        self.order(member, &WorkerOrder::Task(task)).await;
         Ok(member)
     }
 
-    async fn order(&mut self, member: usize, order: &WorkerOrder) -> Result<(), DemoError> {
+    async fn order(&mut self, member: usize, order: &WorkerOrder) {
         let mut line = serde_json::to_vec(order).expect("each of our messages can be encoded as JSON");
         line.push(b'\n');
-        match &mut self.members[member].orders {
-            Some(orders) => orders.write_all(&line).await.map_err(DemoError::io("a client is gone")),
-            None => Ok(()),
+        if let Some(orders) = &mut self.members[member].orders {
+            // A client that is gone is an event, which says how it ended.
+            let _ = orders.write_all(&line).await;
         }
     }
 
@@ -182,7 +190,7 @@ impl Crowd {
     pub(crate) async fn begin(&mut self) -> Result<(), DemoError> {
         self.until("clients to be ready", |crowd| crowd.members.iter().all(|member| member.is_ready)).await?;
         for member in 0..self.members.len() {
-            self.order(member, &WorkerOrder::Go).await?;
+            self.order(member, &WorkerOrder::Go).await;
         }
         Ok(())
     }
@@ -190,7 +198,7 @@ impl Crowd {
     /// Makes a client cache a file and do nothing else. Returns how long the copy is certainly
     /// valid.
     pub(crate) async fn hold(&mut self, member: usize, file: u32) -> Result<Duration, DemoError> {
-        self.order(member, &WorkerOrder::Hold { file }).await?;
+        self.order(member, &WorkerOrder::Hold { file }).await;
         self.until("a client to hold a lease", |crowd| crowd.members[member].holding_ms.is_some()).await?;
         Ok(Duration::from_millis(self.members[member].holding_ms.unwrap_or_default()))
     }
@@ -211,7 +219,7 @@ impl Crowd {
         for member in 0..self.members.len() {
             if !self.members[member].may_end {
                 self.members[member].may_end = true;
-                self.order(member, &WorkerOrder::Stop).await?;
+                self.order(member, &WorkerOrder::Stop).await;
             }
         }
         self.until("clients to stop", |crowd| crowd.members.iter().all(|member| member.has_ended)).await
@@ -245,7 +253,10 @@ impl Crowd {
             CrowdEvent::Word(Word::Report(report)) => self.tally.take(from, report),
             CrowdEvent::Word(Word::Failed { message }) => return Err(DemoError::ClientFailed { message }),
             CrowdEvent::Ended(_) if member.may_end => member.has_ended = true,
-            CrowdEvent::Ended(how) => return Err(DemoError::ClientGone { client: from, how }),
+            CrowdEvent::Ended(how) => {
+                let status = member.exit_status().map(|status| format!("{how}: {status}"));
+                return Err(DemoError::ClientGone { client: from, how: status.unwrap_or(how) });
+            }
         }
         Ok(())
     }
