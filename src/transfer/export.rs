@@ -8,6 +8,7 @@
 //! written through symbolic links.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{self, Write as _},
     os::unix::fs::PermissionsExt,
@@ -18,7 +19,7 @@ use bytes::Bytes;
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
-use leasehold_client_cache::{Client, Content, NodePath};
+use leasehold_client_cache::{Client, Content, NodeOwner, NodePath};
 use serde::Serialize;
 
 use super::{DIRECTORY_MARK, FILES_AT_ONCE, VALUE_FILE, import::blocking, progress};
@@ -27,7 +28,7 @@ use crate::{
     commands::tree::{Lists, walk},
     context::Context,
     exit::CommandFailure,
-    failure::read_failure,
+    failure::{inspect_failure, read_failure},
     output::Text,
 };
 
@@ -61,6 +62,10 @@ pub(crate) struct ExportAnswer {
     bytes: u64,
     /// The number of nodes that were left out because they are attached to leases.
     attached_skipped: u64,
+    /// The number of volumes whose settings were left out. The root is always one, and not counted.
+    volumes_skipped: u64,
+    /// The number of leases that nodes are attached to. An import grants none.
+    leases_skipped: u64,
 }
 
 impl Text for ExportAnswer {
@@ -70,12 +75,21 @@ impl Text for ExportAnswer {
             format!("{} files, {} directories, {} bytes into {directory}\n", self.files, self.directories, self.bytes);
         out.extend_from_slice(text.as_bytes());
         if self.attached_skipped > 0 {
-            let nodes = if self.attached_skipped == 1 { "node" } else { "nodes" };
-            let text =
-                format!("skipped {} {nodes} attached to leases; --attached includes them\n", self.attached_skipped);
+            let nodes = counted(self.attached_skipped, "node");
+            let text = format!("skipped {nodes} attached to leases; --attached includes them\n");
             out.extend_from_slice(text.as_bytes());
         }
+        let left_out = [(self.volumes_skipped, "volume"), (self.leases_skipped, "lease")];
+        let left_out = left_out.into_iter().filter(|(count, _)| *count > 0).map(|(count, thing)| counted(count, thing));
+        let left_out = left_out.collect::<Vec<_>>().join(" and ");
+        if !left_out.is_empty() {
+            out.extend_from_slice(format!("skipped {left_out}; only names and values are exported\n").as_bytes());
+        }
     }
+}
+
+fn counted(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// A node and the file or directory that it becomes.
@@ -93,16 +107,22 @@ impl ExportArgs {
         let lists = walk(client, &self.path).await?;
         let targets = targets(&lists, &self.path, &self.directory)?;
         check_top(client, &lists, &self.path).await?;
+        let volumes = client.admin().volumes(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let volumes = volumes.iter().filter(|volume| volume.path != NodePath::root()).count() as u64;
         let directories: Vec<PathBuf> =
             targets.iter().filter(|target| target.is_directory).map(|target| target.file.clone()).collect();
         let mut answer =
             ExportAnswer { path: Some(self.path), directory: self.directory.clone(), ..Default::default() };
+        answer.volumes_skipped = volumes;
         answer.directories = directories.len().saturating_sub(1) as u64;
         let (top, force, attached) = (self.directory, self.force, self.attached);
         blocking(move || make_directories(&top, force, &directories)).await?;
         let bar = progress(context.output, "export", targets.iter().filter(|it| !it.is_directory).count() as u64);
         let written = stream::iter(targets).map(|target| write(client, target, attached, &bar));
-        let answer = written.buffer_unordered(FILES_AT_ONCE).try_fold(answer, |mut answer, done| async move {
+        let begin = (answer, BTreeSet::new());
+        let all = written.buffer_unordered(FILES_AT_ONCE).try_fold(begin, |all, (owner, done)| async move {
+            let (mut answer, mut leases) = all;
+            leases.extend(owner);
             match done {
                 ExportedNode::File { bytes } => {
                     answer.files += 1;
@@ -111,11 +131,11 @@ impl ExportArgs {
                 ExportedNode::Attached => answer.attached_skipped += 1,
                 ExportedNode::NoFile => {}
             }
-            Ok(answer)
+            Ok((answer, leases))
         });
-        let answer = answer.await;
+        let all = all.await;
         bar.finish_and_clear();
-        answer
+        all.map(|(answer, leases)| ExportAnswer { leases_skipped: leases.len() as u64, ..answer })
     }
 }
 
@@ -189,27 +209,29 @@ enum ExportedNode {
     NoFile,
 }
 
+/// Writes a node's file. Returns the owner of the lease that the node is attached to, too.
 async fn write(
     client: &Client,
     target: ExportTarget,
     attached: bool,
     bar: &ProgressBar,
-) -> Result<ExportedNode, CommandFailure> {
+) -> Result<(Option<NodeOwner>, ExportedNode), CommandFailure> {
     let ExportTarget { path, file, is_directory } = target;
     let read = client.read(&path).await.map_err(|error| read_failure(&error).with_subject(path.as_str()))?;
-    let Content::Data(Some(data)) = &*read.content else { return Ok(ExportedNode::NoFile) };
-    if read.owner.is_some() && !attached {
-        return Ok(ExportedNode::Attached);
+    let Content::Data(Some(data)) = &*read.content else { return Ok((None, ExportedNode::NoFile)) };
+    let owner = read.owner;
+    if owner.is_some() && !attached {
+        return Ok((owner, ExportedNode::Attached));
     }
     let value = data.value.clone();
     if is_directory && value.is_empty() {
-        return Ok(ExportedNode::NoFile);
+        return Ok((owner, ExportedNode::NoFile));
     }
     let file = if is_directory { file.join(VALUE_FILE) } else { file };
     let bytes = value.len() as u64;
     blocking(move || replace(&file, &value).map_err(|error| CommandFailure::io(file.display(), &error))).await?;
     bar.inc(u64::from(!is_directory));
-    Ok(ExportedNode::File { bytes })
+    Ok((owner, ExportedNode::File { bytes }))
 }
 
 /// Replaces a file atomically.

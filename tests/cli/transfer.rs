@@ -94,7 +94,8 @@ fn export_skips_attached_nodes_unless_asked_for_them() {
     let at = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
     let without = cli.run(["export", "/t", &at("without")]);
     let said = format!(
-        "1 files, 0 directories, 1 bytes into {}\nskipped 2 nodes attached to leases; --attached includes them\n",
+        "1 files, 0 directories, 1 bytes into {}\nskipped 2 nodes attached to leases; --attached includes them\n\
+         skipped 1 lease; only names and values are exported\n",
         at("without")
     );
     assert_eq!((without.status, without.text()), (0, said.as_str()));
@@ -102,6 +103,15 @@ fn export_skips_attached_nodes_unless_asked_for_them() {
     let with = cli.done(["export", "--attached", "/t", &at("with")]);
     assert_eq!((&with["files"], &with["attached_skipped"]), (&3.into(), &0.into()));
     assert_eq!(contents(&directory.path().join("with")).len(), 3);
+    assert_eq!((&with["volumes_skipped"], &with["leases_skipped"]), (&0.into(), &1.into()));
+    cli.done(["volume", "create", "/t/v"]);
+    cli.done(["volume", "create", "/t/v/w"]);
+    cli.done(["volume", "create", "/elsewhere"]);
+    let volumes = cli.run(["export", "/t", &at("volumes")]);
+    let last = "skipped 2 volumes and 1 lease; only names and values are exported";
+    assert_eq!(volumes.text().lines().last(), Some(last), "{volumes:?}");
+    let below = cli.done(["export", "/t/v", &at("below")]);
+    assert_eq!((&below["volumes_skipped"], &below["leases_skipped"]), (&2.into(), &0.into()), "its own settings too");
     let help = cli.run(["import", "--help"]);
     assert!(["volumes", "leases", "revisions"].iter().all(|word| help.text().contains(word)), "{help:?}");
 }
