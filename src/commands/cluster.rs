@@ -21,6 +21,7 @@ use crate::{
     context::Context,
     duration::{self, duration_text},
     exit::{CliStatus, CommandFailure},
+    failure::inspect_failure,
     output::{Table, Text, visible},
 };
 
@@ -200,18 +201,19 @@ fn of(cluster: Option<ClusterId>, (address, answer): AskedServer<ServerStatus>) 
 
 async fn ask_all(context: &Context, addresses: Vec<String>) -> Vec<AskedServer<ServerStatus>> {
     join_all(addresses.into_iter().map(|address| async move {
-        let answer = leasehold_client_cache::server_status(&address, context.timeout().min(ANSWER_TIMEOUT)).await;
-        (address, answer.map_err(reason))
+        let answer = ask(context, &address).await;
+        (address, answer)
     }))
     .await
 }
 
-/// Omits the address, which the caller already knows.
-fn reason(error: InspectError) -> String {
-    match error {
+/// Asks one server. An error omits the address, which the caller already knows.
+pub(super) async fn ask(context: &Context, address: &str) -> Result<ServerStatus, String> {
+    let answer = leasehold_client_cache::server_status(address, context.timeout().min(ANSWER_TIMEOUT)).await;
+    answer.map_err(|error| match error {
         InspectError::Unavailable { source: Unavailable::NoServer { reason, .. }, .. } => reason,
-        other => other.to_string(),
-    }
+        other => inspect_failure(&other).message,
+    })
 }
 
 /// Merges the answers: the members from the most advanced server, each member's state from itself.

@@ -7,6 +7,7 @@ pub(crate) mod cluster;
 pub(crate) mod demo;
 pub(crate) mod edit;
 pub(crate) mod elect;
+pub(crate) mod health;
 pub(crate) mod inspect;
 pub(crate) mod lease;
 pub(crate) mod lock;
@@ -88,6 +89,11 @@ pub(crate) enum CommandRequest {
     /// The replicas of the cluster
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
+    /// Say of each endpoint whether it answers and knows a leader; the exit status is 0 if all do
+    ///
+    /// For service managers and load balancers: give the endpoint of one server. A server has a
+    /// second to answer.
+    Health,
     /// Print each change of a node and of the nodes below it, a line each, until stopped
     Watch(watch::WatchArgs),
 }
@@ -120,6 +126,7 @@ pub(crate) async fn run(request: CommandRequest, context: &Context) -> Result<Bo
         CommandRequest::Why(why) => boxed(why.run(context).await),
         CommandRequest::Cluster(cluster::ClusterCommand::Status) => boxed(cluster::status(context).await),
         CommandRequest::Cluster(cluster::ClusterCommand::Replace(replace)) => boxed(replace.run(context).await),
+        CommandRequest::Health => boxed(Ok(health::run(context).await)),
         CommandRequest::Watch(_) => Err(not_in_shell("watch")),
     };
     answer.map_err(|failure| failure.with_subject(&subject))
@@ -163,6 +170,7 @@ impl CommandRequest {
             Self::Holders(_) => "holders",
             Self::Why(_) => "why",
             Self::Cluster(_) => "cluster",
+            Self::Health => "health",
             Self::Watch(_) => "watch",
         }
     }
@@ -201,7 +209,7 @@ impl CommandRequest {
             Self::Lease(lease) => lease.subject(),
             Self::Cluster(cluster::ClusterCommand::Status) => "cluster".to_owned(),
             Self::Cluster(cluster::ClusterCommand::Replace(replace)) => replace.subject(),
-            Self::Txn(_) => "txn".to_owned(),
+            Self::Txn(_) | Self::Health => self.name().to_owned(),
         }
     }
 }

@@ -131,6 +131,41 @@ fn a_cluster_shows_its_members_and_who_does_not_answer() {
 }
 
 #[test]
+fn health_has_a_line_for_each_endpoint_and_a_status() {
+    let mut cluster = Cluster::start(3);
+    let (cli, leader) = (cluster.cli(), cluster.leader());
+    let all = eventually("all know the leader", || {
+        let ran = cli.run(["--json", "health"]);
+        if ran.status == 0 { Ok(ran.json()) } else { Err(format!("{ran:?}")) }
+    });
+    assert_eq!(all["healthy"], true, "{all}");
+    for (server, id) in all["servers"].as_array().expect("a list").iter().zip(1..) {
+        let expected = json!({
+            "endpoint": cluster.address(id), "healthy": true, "replica": id, "leader": leader, "error": null
+        });
+        assert_eq!(*server, expected);
+    }
+    let text = cli.run(["health"]);
+    let line = |id| text.text().lines().find(|line| line.starts_with(cluster.address(id))).expect("a line").to_owned();
+    assert!(line(leader).ends_with(&format!(" is healthy: replica {leader}, leader")), "{text:?}");
+    let [one, other] = cluster.others(leader)[..] else { panic!("three servers") };
+    assert!(line(one).ends_with(&format!(" is healthy: replica {one}, follows replica {leader}")), "{text:?}");
+
+    cluster.kill(one);
+    let ran = cli.run(["health"]);
+    assert_eq!((ran.status, ran.text().lines().count()), (3, 3), "{ran:?}");
+    assert!(ran.text().contains(&format!("{} is unhealthy: connect to ", cluster.address(one))), "{ran:?}");
+    let asked = Cli::of(cluster.address(leader));
+    assert_eq!(asked.run(["health"]).status, 0, "only the asked servers count");
+    cluster.kill(other);
+    let last = eventually("the last server leads no more", || {
+        let ran = asked.run(["health"]);
+        if ran.status == 3 { Ok(ran) } else { Err(format!("{ran:?}")) }
+    });
+    assert_eq!(last.text(), format!("{} is unhealthy: no leader is known\n", cluster.address(leader)));
+}
+
+#[test]
 fn server_without_options_listens_on_default_port() {
     let directory = tempfile::tempdir().expect("a directory");
     // The default port may be taken on this machine. So this checks only that the help names it.
