@@ -3,9 +3,11 @@
 #[cfg(test)]
 mod documented;
 
-use std::{ffi::OsString, io};
+use std::{ffi::OsString, fs, io, path::PathBuf};
 
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
+use clap_mangen::generate_to;
+use serde::Serialize;
 
 use crate::{
     arguments::Global,
@@ -14,7 +16,7 @@ use crate::{
     commands::{self, CommandRequest, bench, demo},
     context::Context,
     exit::{CliStatus, CommandFailure},
-    output::{CommandAnswer, Output},
+    output::{CommandAnswer, Output, Text},
     serve, shell, wrong_usage,
 };
 
@@ -35,7 +37,7 @@ Exit status: 0 done; 1 refused (not found, exists, compare failed, lease gone, n
 Paths are absolute. The leading slash may be left out: config/web means /config/web.";
 
 /// Commands that ask no running cluster. Their help hides the options of clients.
-const NO_CLIENTS: [&str; 4] = ["serve", "demo", "demo-replica", "completions"];
+const NO_CLIENTS: [&str; 5] = ["serve", "demo", "demo-replica", "completions", "man"];
 
 /// The options of clients.
 const CLIENT_OPTIONS: [&str; 3] = ["endpoints", "timeout", "verbose"];
@@ -86,6 +88,24 @@ enum CliCommand {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write a man page for each command to a directory
+    Man {
+        /// Directory; created if it does not exist
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+}
+
+/// The man pages were written.
+#[derive(Debug, Serialize)]
+struct ManAnswer {
+    directory: PathBuf,
+}
+
+impl Text for ManAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("man pages in {}\n", self.directory.display()).as_bytes());
+    }
 }
 
 /// Parses the arguments and runs the command.
@@ -125,7 +145,10 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> CliStatus {
 
 /// The command line. The help of a command that is no client hides the options of clients.
 fn command() -> Command {
-    let mut command = Cli::command();
+    built(Cli::command())
+}
+
+fn built(mut command: Command) -> Command {
     // Global options reach the subcommands when the command is built.
     command.build();
     command.mut_subcommands(|subcommand| {
@@ -198,6 +221,14 @@ impl CliCommand {
             }
             Self::Completions { shell } => {
                 clap_complete::generate(shell, &mut command(), "leasehold", &mut io::stdout());
+                Ok(CliStatus::Done)
+            }
+            Self::Man { directory } => {
+                // `help` needs no page.
+                let command = built(Cli::command().disable_help_subcommand(true));
+                let written = fs::create_dir_all(&directory).and_then(|()| generate_to(command, &directory));
+                written.map_err(|error| CommandFailure::io(directory.display(), &error))?;
+                output.answer(&ManAnswer { directory });
                 Ok(CliStatus::Done)
             }
         }

@@ -169,3 +169,28 @@ fn help_and_completions_are_answers() {
     assert!(!help.text().contains("--endpoints") && !help.text().contains("--timeout"), "{help:?}");
     assert!(cli.run(["completions", "bash"]).text().contains("_leasehold"));
 }
+
+#[test]
+fn each_command_that_help_shows_has_a_man_page() {
+    let cli = Cli::of(free_address());
+    let directory = tempfile::tempdir().expect("a directory");
+    let pages = directory.path().join("share/man1");
+    let pages_text = pages.to_str().expect("UTF-8");
+    assert_eq!(cli.run(["man", pages_text]).text(), format!("man pages in {pages_text}\n"));
+    assert_eq!(cli.done(["man", pages_text])["directory"], pages_text);
+    let page = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap_or_default();
+    for name in ["leasehold.1", "leasehold-put.1", "leasehold-volume-create.1", "leasehold-lease-grant.1"] {
+        assert!(page(name).starts_with(".ie"), "{name}: {:?}", page(name));
+    }
+    assert!(page("leasehold-put.1").contains("if\\-revision") && page("leasehold.1").contains("health"));
+    for name in ["leasehold-guard.1", "leasehold-help.1", "leasehold-volume-help.1"] {
+        assert!(!pages.join(name).exists(), "{name}");
+    }
+    let (put, serve) = (page("leasehold-put.1"), page("leasehold-serve.1"));
+    assert!(put.contains("endpoints") && !serve.contains("endpoints") && serve.contains("cluster"), "{serve}");
+    let file = directory.path().join("file");
+    std::fs::write(&file, "").expect("written");
+    let (status, kind, message) = cli.fails(["man", file.to_str().expect("UTF-8")]);
+    assert_eq!((status, kind.as_str()), (1, "io"), "{message}");
+    assert!(message.starts_with(&format!("{}: ", file.display())), "{message}");
+}
