@@ -2,20 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use crate::id::Incarnation;
-
-use super::ObjectLeases;
+use super::{ObjectLeases, tracks::RecordingId};
 
 impl ObjectLeases {
     /// Checks that the tables agree.
     pub(in crate::lessor) fn check(&self) -> Result<(), String> {
-        let mut entries: BTreeMap<Incarnation, usize> = BTreeMap::new();
+        let mut entries: BTreeMap<RecordingId, usize> = BTreeMap::new();
         for (object, session, entry) in self.entries.iter() {
-            let is_under_track = self.tracks.recorded_volume(entry.under).is_some();
-            if !is_under_track && !self.drops.includes(&object.path, session) {
+            let is_recorded = self.tracks.recorded_volume(entry.recording).is_some();
+            if !is_recorded && !self.drops.includes(&object.path, session) {
                 return Err(format!("the lease of {session} on {object} is invalid, and no drop removes it"));
             }
-            *entries.entry(entry.under).or_default() += 1;
+            *entries.entry(entry.recording).or_default() += 1;
         }
         self.entries.check()?;
         self.tracks.check(&entries)?;

@@ -2,8 +2,8 @@
 //!
 //! A drop makes invalid all leases of its session at and below its top that have stamps up to the
 //! drop's. Owns the drops, and how far the removal of each has come. Guarantees that a drop stays
-//! until the last of its entries was visited. Does not know the leases, nor the ends of volume
-//! leases.
+//! until the last of its entries was visited. Does not know the leases, nor the ends of
+//! recordings.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,7 @@ pub(super) type DropKey = (SessionId, NodePath);
 /// Object leases that a session has dropped, and that are still in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PendingDrop {
-    /// Leases with stamps up to this are invalid. `None`: only leases under a volume lease that has
-    /// ended, or under which the lessor records no object leases any longer.
+    /// Leases with stamps up to this are invalid. `None`: only leases of recordings that have ended.
     pub(super) through: Option<u64>,
     /// The next object to visit.
     pub(super) next: Option<Object>,

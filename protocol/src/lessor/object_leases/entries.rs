@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    id::{Incarnation, SessionId},
+    id::SessionId,
     object::{Object, ObjectKind, ObjectSet},
     path::NodePath,
     reached::{self, reached},
@@ -19,7 +19,7 @@ use crate::{
     work::{CountVisits, visit},
 };
 
-use super::EVERYONE;
+use super::{EVERYONE, tracks::RecordingId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::lessor) struct ObjectLease {
@@ -73,11 +73,11 @@ impl GrantSource {
     }
 }
 
-/// An object lease, and the incarnation of its volume lease.
+/// An object lease, and the recording to which it belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct LeaseEntry {
     pub(super) lease: ObjectLease,
-    pub(super) under: Incarnation,
+    pub(super) recording: RecordingId,
 }
 
 /// All entries.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    id::{Incarnation, SessionId},
+    id::SessionId,
     object::{Object, ObjectSet},
     path::NodePath,
     state::State,
@@ -18,6 +18,7 @@ use crate::{
 use super::{
     ObjectLeases,
     entries::{LeaseEntry, ObjectLease},
+    tracks::RecordingId,
 };
 
 /// A session that may hold an object, for inspection.
@@ -34,24 +35,23 @@ pub(in crate::lessor) struct PossibleHolder {
 /// For each session and each volume on which it has a lease: when its last object lease ends.
 type ExactHolders = BTreeMap<(SessionId, NodePath), ClusterTime>;
 
-/// Object leases of one session under one volume lease, and when the last of them ends.
+/// Object leases of one session in one recording, and when the last of them ends.
 struct KnownCopies {
     session: SessionId,
-    under: Incarnation,
+    recording: RecordingId,
     expires_at: ClusterTime,
 }
 
 impl ObjectLeases {
-    /// Whether an entry is valid: its track exists and records object leases, and the session has
-    /// not dropped the copy.
+    /// Whether an entry is valid: its recording goes on, and the session has not dropped the copy.
     pub(super) fn is_live(&self, path: &NodePath, session: SessionId, entry: &LeaseEntry) -> bool {
-        self.is_valid(path, session, entry.under, entry.lease.source.sequence())
+        self.is_valid(path, session, entry.recording, entry.lease.source.sequence())
     }
 
-    /// Whether any lease under this volume lease with a stamp up to `newest` can be valid, at and
+    /// Whether any lease of this recording with a stamp up to `newest` can be valid, at and
     /// below the path.
-    fn is_valid(&self, path: &NodePath, session: SessionId, under: Incarnation, newest: u64) -> bool {
-        self.tracks.recorded_volume(under).is_some() && !self.drops.is_dropped(path, session, newest)
+    fn is_valid(&self, path: &NodePath, session: SessionId, recording: RecordingId, newest: u64) -> bool {
+        self.tracks.recorded_volume(recording).is_some() && !self.drops.is_dropped(path, session, newest)
     }
 
     /// The sessions that may hold the object, for inspection. It examines at most `most` known
@@ -139,12 +139,13 @@ impl ObjectLeases {
     /// Walks the entries of the set. Yields `None` for an entry that has ended or is invalid.
     fn known_at(&self, set: &ObjectSet, now: ClusterTime) -> impl Iterator<Item = Option<KnownCopies>> {
         let own = self.entries.at(set).map(|((object, session), entry)| {
-            let known = KnownCopies { session: *session, under: entry.under, expires_at: entry.lease.expires_at };
+            let known =
+                KnownCopies { session: *session, recording: entry.recording, expires_at: entry.lease.expires_at };
             self.is_live(&object.path, *session, entry).then_some(known)
         });
-        let below = self.sums.below(set).map(|(top, session, under, below)| {
-            let is_valid = self.is_valid(top, session, under, below.newest);
-            is_valid.then_some(KnownCopies { session, under, expires_at: below.expires_at })
+        let below = self.sums.below(set).map(|(top, session, recording, below)| {
+            let is_valid = self.is_valid(top, session, recording, below.newest);
+            is_valid.then_some(KnownCopies { session, recording, expires_at: below.expires_at })
         });
         own.chain(below).map(move |known| known.filter(|known| known.expires_at > now))
     }
@@ -152,8 +153,8 @@ impl ObjectLeases {
     /// The latest end of each session's entries under each volume lease, by session and volume.
     fn by_lease(&self, known: impl Iterator<Item = KnownCopies>) -> ExactHolders {
         let mut holders = ExactHolders::new();
-        for KnownCopies { session, under, expires_at } in known {
-            if let Some(volume) = self.tracks.recorded_volume(under) {
+        for KnownCopies { session, recording, expires_at } in known {
+            if let Some(volume) = self.tracks.recorded_volume(recording) {
                 let latest = holders.entry((session, volume.clone())).or_insert(expires_at);
                 *latest = expires_at.max(*latest);
             }

@@ -8,10 +8,10 @@
 //! # Invalid at once, removed in parts
 //!
 //! One session may have a million object leases, and one consent or the end of one volume lease may
-//! end them all. They become invalid at once: an object lease counts only while the [`VolumeTrack`]
-//! of its incarnation exists and records object leases, and no pending drop includes it. The lessor
-//! removes the entries from memory in parts of at most [`FORGOTTEN_PER_STEP`]: the first part at
-//! once, the others in later steps.
+//! end them all. They become invalid at once: an object lease counts only while its
+//! [recording](tracks::RecordingId) goes on, and no pending drop includes it. The lessor removes the
+//! entries from memory in parts of at most [`FORGOTTEN_PER_STEP`]: the first part at once, the
+//! others in later steps.
 //!
 //! # The tables
 //!
@@ -160,11 +160,10 @@ impl ObjectLeases {
         state: &State,
     ) -> bool {
         let key = (volume.clone(), session);
-        let Some(track) = self.tracks.get(&key).filter(|track| track.is_recorded()) else { return false };
-        let under = track.incarnation;
+        let Some(recording) = self.tracks.get(&key).and_then(|track| track.recording) else { return false };
         if let Some(known) = self.entries.get(object, session).copied() {
-            if known.under == under && self.is_live(&object.path, session, &known) {
-                self.update(object, session, LeaseEntry { lease: known.lease.and(lease), under });
+            if known.recording == recording && self.is_live(&object.path, session, &known) {
+                self.update(object, session, LeaseEntry { lease: known.lease.and(lease), recording });
                 return true;
             }
             self.remove(object, session);
@@ -177,7 +176,7 @@ impl ObjectLeases {
             self.make_covering(&key);
             return false;
         }
-        let (object, entry) = (self.entries.shared(object, state), LeaseEntry { lease, under });
+        let (object, entry) = (self.entries.shared(object, state), LeaseEntry { lease, recording });
         self.tracks.count_entry(&key);
         self.sums.add(&object.path, session, entry);
         self.entries.add(object, session, entry);
@@ -229,13 +228,13 @@ impl ObjectLeases {
     }
 
     fn remove(&mut self, object: &Object, session: SessionId) {
-        let Some(LeaseEntry { under, .. }) = self.entries.remove(object, session) else { return };
+        let Some(LeaseEntry { recording, .. }) = self.entries.remove(object, session) else { return };
         visit(1);
         if !self.end_order.is_empty() {
             self.end_order.remove(&(object.clone(), session));
         }
-        self.sums.remove(&object.path, session, under);
-        self.tracks.uncount_entry(under);
+        self.sums.remove(&object.path, session, recording);
+        self.tracks.uncount_entry(recording);
     }
 
     /// Records that the session has dropped its copies in the set with stamps up to `through`.
@@ -288,7 +287,7 @@ impl ObjectLeases {
         self.drops.advance(key, next);
         for object in objects {
             let is_dropped = |entry: &LeaseEntry| {
-                Some(entry.lease.source.sequence()) <= through || self.tracks.recorded_volume(entry.under).is_none()
+                Some(entry.lease.source.sequence()) <= through || self.tracks.recorded_volume(entry.recording).is_none()
             };
             if self.entries.get(&object, *session).is_some_and(is_dropped) {
                 self.remove(&object, *session);

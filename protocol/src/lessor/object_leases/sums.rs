@@ -1,4 +1,4 @@
-//! Sums of the object leases below each node, for each session and volume lease.
+//! Sums of the object leases below each node, for each session and recording.
 //!
 //! A write of a subtree uses the sums, because each session may have very many leases. Owns these
 //! sums. Guarantees that the counts are exact, and that no lease has a later end or stamp than its
@@ -9,16 +9,19 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    id::{Incarnation, SessionId},
+    id::SessionId,
     object::{Object, ObjectSet},
     path::NodePath,
     time::ClusterTime,
     work::{CountVisits, visit},
 };
 
-use super::entries::{LeaseEntry, ObjectLease};
+use super::{
+    entries::{LeaseEntry, ObjectLease},
+    tracks::RecordingId,
+};
 
-/// The object leases of one session strictly below a node, under one volume lease.
+/// The object leases of one session strictly below a node, of one recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct SubtreeCopies {
     count: usize,
@@ -45,7 +48,7 @@ impl SubtreeCopies {
 /// The sums below all nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct SubtreeSums {
-    below: BTreeMap<NodePath, BTreeMap<(SessionId, Incarnation), SubtreeCopies>>,
+    below: BTreeMap<NodePath, BTreeMap<(SessionId, RecordingId), SubtreeCopies>>,
 }
 
 impl SubtreeSums {
@@ -53,21 +56,21 @@ impl SubtreeSums {
     pub(super) fn below(
         &self,
         set: &ObjectSet,
-    ) -> impl Iterator<Item = (&NodePath, SessionId, Incarnation, &SubtreeCopies)> {
+    ) -> impl Iterator<Item = (&NodePath, SessionId, RecordingId, &SubtreeCopies)> {
         let found = match set {
             ObjectSet::One(_) => None,
             ObjectSet::Subtree(top) => self.below.get_key_value(top),
         };
         let found = found.into_iter().flat_map(|(top, holders)| holders.iter().map(move |holder| (top, holder)));
-        found.map(|(top, ((session, under), below))| (top, *session, *under, below)).counted()
+        found.map(|(top, ((session, recording), below))| (top, *session, *recording, below)).counted()
     }
 
     /// An upper bound of the stamps of the session's leases strictly below the top of a subtree.
     pub(super) fn newest_of(&self, set: &ObjectSet, session: SessionId) -> Option<u64> {
-        let incarnations = (session, Incarnation(0))..=(session, Incarnation(u64::MAX));
+        let recordings = (session, RecordingId(0))..=(session, RecordingId(u64::MAX));
         let below = match set {
             ObjectSet::One(_) => None,
-            ObjectSet::Subtree(top) => self.below.get(top).map(|holders| holders.range(incarnations)),
+            ObjectSet::Subtree(top) => self.below.get(top).map(|holders| holders.range(recordings)),
         };
         below.into_iter().flatten().map(|(_, below)| below.newest).counted().max()
     }
@@ -82,7 +85,7 @@ impl SubtreeSums {
         self.note(path, session, entry, 0);
     }
 
-    fn note(&mut self, path: &NodePath, session: SessionId, LeaseEntry { lease, under }: LeaseEntry, more: usize) {
+    fn note(&mut self, path: &NodePath, session: SessionId, LeaseEntry { lease, recording }: LeaseEntry, more: usize) {
         for above in above(path) {
             visit(1);
             if !self.below.contains_key(above)
@@ -91,21 +94,21 @@ impl SubtreeSums {
                 self.below.insert(top, BTreeMap::new());
             }
             let Some(holders) = self.below.get_mut(above) else { continue };
-            holders.entry((session, under)).or_insert(SubtreeCopies::none(lease)).add(lease, more);
+            holders.entry((session, recording)).or_insert(SubtreeCopies::none(lease)).add(lease, more);
         }
     }
 
     /// Subtracts a lease from the sums of all nodes above its path.
-    pub(super) fn remove(&mut self, path: &NodePath, session: SessionId, under: Incarnation) {
+    pub(super) fn remove(&mut self, path: &NodePath, session: SessionId, recording: RecordingId) {
         for above in above(path) {
             visit(1);
             let Some(holders) = self.below.get_mut(above) else { continue };
-            let is_last = holders.get_mut(&(session, under)).is_none_or(|below| {
+            let is_last = holders.get_mut(&(session, recording)).is_none_or(|below| {
                 below.count = below.count.saturating_sub(1);
                 below.count == 0
             });
             if is_last {
-                holders.remove(&(session, under));
+                holders.remove(&(session, recording));
                 if holders.is_empty() {
                     self.below.remove(above);
                 }
@@ -127,14 +130,14 @@ impl SubtreeSums {
         &self,
         entries: impl Iterator<Item = (&'a Object, SessionId, &'a LeaseEntry)>,
     ) -> Result<(), String> {
-        let mut expected: BTreeMap<(&str, SessionId, Incarnation), SubtreeCopies> = BTreeMap::new();
-        for (object, session, LeaseEntry { lease, under }) in entries {
+        let mut expected: BTreeMap<(&str, SessionId, RecordingId), SubtreeCopies> = BTreeMap::new();
+        for (object, session, LeaseEntry { lease, recording }) in entries {
             for above in above(&object.path) {
-                expected.entry((above, session, *under)).or_insert(SubtreeCopies::none(*lease)).add(*lease, 1);
+                expected.entry((above, session, *recording)).or_insert(SubtreeCopies::none(*lease)).add(*lease, 1);
             }
         }
         let found = self.below.iter().flat_map(|(top, holders)| holders.iter().map(move |of| (top.as_str(), of)));
-        let found = found.map(|(top, ((session, under), below))| ((top, *session, *under), *below));
+        let found = found.map(|(top, ((session, recording), below))| ((top, *session, *recording), *below));
         let is_upper_bound = |(key, found): (_, SubtreeCopies)| {
             let expected = expected.get(&key);
             expected.is_some_and(|expected| {

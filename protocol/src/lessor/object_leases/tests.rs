@@ -186,3 +186,19 @@ fn copy_granted_after_drop_inherits_nothing() {
     assert_eq!(table.lease(&last, SessionId(1)), Some(&lease));
     assert_eq!(table.check(), Ok(()));
 }
+
+#[test]
+fn leases_of_an_earlier_recording_stay_invalid_and_uncounted() {
+    let state = State::new(VolumeSettings::DEFAULT);
+    let mut table = many(&state);
+    table.track_anew(&NodePath::root(), SessionId(1), CopyTracking::Covering);
+    table.track_anew(&NodePath::root(), SessionId(1), CopyTracking::Exact);
+    assert_eq!(table.check(), Ok(()));
+    assert!(table.is_tidying() && table.len() > 0, "some entries are still in memory");
+    let top = ObjectSet::Subtree(NodePath::root());
+    assert!(table.sessions_in(&top, secs(1)).is_empty() && table.lease(&object("/a/999"), SessionId(1)).is_none());
+    add(&mut table, "/a/999", 1_001, &state);
+    assert_eq!((table.check(), table.totals_in(&NodePath::root()).entries), (Ok(()), 1));
+    tidy(&mut table);
+    assert_eq!((table.len(), table.totals_in(&NodePath::root()).entries), (1, 1));
+}

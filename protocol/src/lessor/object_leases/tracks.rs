@@ -22,9 +22,17 @@ use super::{EVERYONE, entries::LeaseEntry};
 pub(in crate::lessor) struct VolumeTrack {
     pub(in crate::lessor) incarnation: Incarnation,
     pub(in crate::lessor) tracking: CopyTracking,
-    /// The number of entries in memory: valid ones, and dropped ones that are not removed yet.
+    /// The present recording. `None` while the leader records no object leases.
+    pub(super) recording: Option<RecordingId>,
+    /// The number of the recording's entries in memory: valid ones, and dropped ones that are not
+    /// removed yet.
     pub(in crate::lessor) entries: usize,
 }
+
+/// A time during which the leader records the object leases of a track. If it stops and begins
+/// again, that is another recording, and the entries of the earlier one stay invalid.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct RecordingId(pub(super) u64);
 
 /// Whether the recorded object leases are all that the session can have.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -56,11 +64,6 @@ impl VolumeTrack {
     pub(in crate::lessor) fn is_covering(&self) -> bool {
         self.tracking != CopyTracking::Exact
     }
-
-    /// Whether the leader records the object leases.
-    pub(super) fn is_recorded(&self) -> bool {
-        self.tracking != CopyTracking::Covering
-    }
 }
 
 /// The tracks of one volume, in numbers.
@@ -77,7 +80,7 @@ pub(in crate::lessor) struct TrackTotals {
 impl TrackTotals {
     /// The bytes of a track in `tracks` and `recorded`, and of a covering in `coverings`.
     const TRACK_BYTES: usize =
-        size_of::<((NodePath, SessionId), VolumeTrack)>() + size_of::<(Incarnation, (NodePath, SessionId))>();
+        size_of::<((NodePath, SessionId), VolumeTrack)>() + size_of::<(RecordingId, (NodePath, SessionId))>();
     const COVERING_BYTES: usize = size_of::<(NodePath, SessionId)>();
     /// The bytes of an object lease in the two tables of entries. The sums of subtrees are few
     /// beside many leases. Paths share their text with the nodes.
@@ -109,7 +112,8 @@ pub(super) struct VolumeTracks {
     /// covering.
     coverings: BTreeSet<TrackKey>,
     /// The tracks under which object leases are recorded.
-    recorded: BTreeMap<Incarnation, TrackKey>,
+    recorded: BTreeMap<RecordingId, TrackKey>,
+    last_recording: RecordingId,
 }
 
 impl VolumeTracks {
@@ -132,10 +136,9 @@ impl VolumeTracks {
         tracks.map(|((_, session), _)| *session).collect()
     }
 
-    /// The volume of this volume lease, if it is live and the leader records object leases under
-    /// it.
-    pub(super) fn recorded_volume(&self, incarnation: Incarnation) -> Option<&NodePath> {
-        self.recorded.get(&incarnation).map(|(volume, _)| volume)
+    /// The volume of this recording. `None` if the recording has ended.
+    pub(super) fn recorded_volume(&self, recording: RecordingId) -> Option<&NodePath> {
+        self.recorded.get(&recording).map(|(volume, _)| volume)
     }
 
     /// The sessions that may have unknown copies in the volume at this time. For each, when the
@@ -155,23 +158,21 @@ impl VolumeTracks {
     /// of the volume.
     pub(super) fn add(&mut self, key: TrackKey, incarnation: Incarnation, tracking: CopyTracking) {
         let totals = self.totals.entry(key.0.clone()).or_default();
-        let track = VolumeTrack { incarnation, tracking, entries: 0 };
         totals.tracks += 1;
-        totals.coverings += u64::from(track.is_covering());
-        if track.is_covering() {
-            self.coverings.insert(key.clone());
-        }
-        if track.is_recorded() {
-            self.recorded.insert(incarnation, key.clone());
-        }
-        self.tracks.insert(key, track);
+        // `set_tracking` does the rest. A track of this kind is in no other table.
+        totals.coverings += 1;
+        let track = VolumeTrack { incarnation, tracking: CopyTracking::Covering, recording: None, entries: 0 };
+        self.tracks.insert(key.clone(), track);
+        self.set_tracking(&key, tracking);
     }
 
     /// Removes the track of a volume lease that has ended.
     pub(super) fn remove(&mut self, key: &TrackKey) -> Option<VolumeTrack> {
         let track = self.tracks.remove(key)?;
         self.coverings.remove(key);
-        self.recorded.remove(&track.incarnation);
+        if let Some(recording) = track.recording {
+            self.recorded.remove(&recording);
+        }
         if let Some(totals) = self.totals.get_mut(&key.0) {
             totals.tracks -= 1;
             totals.coverings -= u64::from(track.is_covering());
@@ -183,13 +184,14 @@ impl VolumeTracks {
         Some(track)
     }
 
-    /// Tracks a volume lease in another way. A track that becomes [`CopyTracking::Covering`] counts
-    /// no object leases.
+    /// Tracks a volume lease in another way. A track that becomes [`CopyTracking::Covering`] ends
+    /// its recording, and counts no object leases. One that was `Covering` begins a new recording.
     pub(super) fn set_tracking(&mut self, key: &TrackKey, tracking: CopyTracking) {
         let Some(track) = self.tracks.get_mut(key) else { return };
         let was_covering = track.is_covering();
         track.tracking = tracking;
-        let uncounted = if track.is_recorded() { 0 } else { std::mem::take(&mut track.entries) };
+        let is_recorded = track.tracking != CopyTracking::Covering;
+        let uncounted = if is_recorded { 0 } else { std::mem::take(&mut track.entries) };
         if let Some(totals) = self.totals.get_mut(&key.0) {
             totals.coverings += u64::from(track.is_covering());
             totals.coverings -= u64::from(was_covering);
@@ -200,14 +202,21 @@ impl VolumeTracks {
         } else {
             self.coverings.remove(key);
         }
-        if track.is_recorded() {
-            self.recorded.insert(track.incarnation, key.clone());
-        } else {
-            self.recorded.remove(&track.incarnation);
+        match track.recording {
+            None if is_recorded => {
+                self.last_recording.0 += 1;
+                track.recording = Some(self.last_recording);
+                self.recorded.insert(self.last_recording, key.clone());
+            }
+            Some(recording) if !is_recorded => {
+                track.recording = None;
+                self.recorded.remove(&recording);
+            }
+            _ => {}
         }
     }
 
-    /// Counts an object lease that was added under a volume lease.
+    /// Counts an object lease that was added to the track's recording.
     pub(super) fn count_entry(&mut self, key: &TrackKey) {
         if let (Some(track), Some(totals)) = (self.tracks.get_mut(key), self.totals.get_mut(&key.0)) {
             track.entries += 1;
@@ -215,10 +224,9 @@ impl VolumeTracks {
         }
     }
 
-    /// Subtracts a removed object lease. Nothing to do if its volume lease has ended, or no
-    /// longer counts its object leases.
-    pub(super) fn uncount_entry(&mut self, under: Incarnation) {
-        let Some(key) = self.recorded.get(&under) else { return };
+    /// Subtracts a removed object lease. Nothing to do if its recording has ended.
+    pub(super) fn uncount_entry(&mut self, recording: RecordingId) {
+        let Some(key) = self.recorded.get(&recording) else { return };
         if let (Some(track), Some(totals)) = (self.tracks.get_mut(key), self.totals.get_mut(&key.0)) {
             track.entries = track.entries.saturating_sub(1);
             totals.entries = totals.entries.saturating_sub(1);
@@ -273,20 +281,23 @@ impl VolumeTracks {
         ]
     }
 
-    /// Checks that the tables agree. `entries` has the number of object leases under each volume
-    /// lease.
-    pub(super) fn check(&self, entries: &BTreeMap<Incarnation, usize>) -> Result<(), String> {
+    /// Checks that the tables agree. `entries` has the number of object leases of each recording.
+    pub(super) fn check(&self, entries: &BTreeMap<RecordingId, usize>) -> Result<(), String> {
         let (mut totals, mut recorded) = (BTreeMap::<_, TrackTotals>::new(), BTreeMap::new());
         for (key, track) in &self.tracks {
             let sums = totals.entry(key.0.clone()).or_default();
             sums.tracks += 1;
             sums.coverings += u64::from(track.is_covering());
             sums.entries += track.entries as u64;
-            if track.is_recorded() {
-                recorded.insert(track.incarnation, key.clone());
+            if let Some(recording) = track.recording {
+                recorded.insert(recording, key.clone());
             }
-            let expected = entries.get(&track.incarnation).copied().unwrap_or_default();
-            if track.entries != if track.is_recorded() { expected } else { 0 } {
+            if track.recording.is_some() != (track.tracking != CopyTracking::Covering) {
+                return Err(format!("{key:?} has the recording {:?}: {:?}", track.recording, track.tracking));
+            }
+            let of_recording = track.recording.and_then(|recording| entries.get(&recording));
+            let expected = of_recording.copied().unwrap_or_default();
+            if track.entries != expected {
                 return Err(format!("{key:?} counts {} leases: expected {expected}", track.entries));
             }
         }
@@ -294,7 +305,7 @@ impl VolumeTracks {
             return Err(format!("the coverings are {:?}, and do not match the tracks", self.coverings));
         }
         if totals != self.totals || recorded != self.recorded {
-            return Err("the sums by volume and the index by incarnation do not match the tracks".to_owned());
+            return Err("the sums by volume and the index by recording do not match the tracks".to_owned());
         }
         Ok(())
     }
