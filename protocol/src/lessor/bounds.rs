@@ -53,11 +53,12 @@ pub struct LessorBounds {
     /// The most reads that may wait for a write lease to be flushed. Beyond it, further ones are
     /// refused as busy; other reads are not.
     pub blocked_reads_max: usize,
-    /// The most reads of next values that may wait. Beyond it, further ones are refused as busy;
-    /// other reads are not.
+    /// The most reads of next values that are not answered yet: those that wait for writes, for a
+    /// proof of leadership, or for their turn. Beyond it, further ones are refused as busy; other
+    /// reads are not.
     pub next_values_max: usize,
-    /// The most reads of next values of one session that may wait. A client sends no more at a
-    /// time.
+    /// The most reads of next values of one session that are not answered yet. A client sends no
+    /// more at a time.
     pub session_next_values_max: usize,
     /// The most unanswered recalls that are sent again with one request of their session. The next
     /// requests trigger the others.

@@ -32,7 +32,8 @@ impl Lessor {
         self.awaited_locks.check(state)?;
         self.renewals.check()?;
         self.blocked_reads.check(self.config.bounds.blocked_reads_max, state)?;
-        self.next_values.check(|object| self.writes.first_of(object), self.config.bounds.next_values_max)?;
+        let most = self.config.bounds.next_values_max;
+        self.next_values.check(|object| self.writes.first_of(object), &self.round_reads, most)?;
         self.object_leases.check()?;
         self.orphans.check(self.writes.purges(), self.config.bounds.purges_max)?;
         self.lease_limits_are_kept(state)?;

@@ -34,15 +34,31 @@ pub(super) struct NextValueReads {
     waiting: BTreeMap<Object, WaitingOfObject>,
     /// The waiting reads, by session.
     by_session: BTreeSet<(SessionId, Object, PendingWriteId)>,
-    /// Their writes have ended: the next quorum round proves them.
+    /// No write that they wait for is pending: the next quorum round proves them.
     woken: VecDeque<WaitingRead>,
     /// A round has proven them.
     proven: VecDeque<WaitingRead>,
+    /// How many reads there are, from the arrival of each until its answer, and how many each
+    /// session has. The reads of a round in flight count too.
+    count: usize,
+    counts: BTreeMap<SessionId, usize>,
 }
 
 impl NextValueReads {
-    fn len(&self) -> usize {
-        self.by_session.len() + self.woken.len() + self.proven.len()
+    /// Counts a read that arrives.
+    fn note_arrival(&mut self, session: SessionId) {
+        self.count += 1;
+        *self.counts.entry(session).or_default() += 1;
+    }
+
+    /// Subtracts a read that is answered or refused.
+    pub(super) fn note_end(&mut self, session: SessionId) {
+        if let Some(count) = self.counts.get_mut(&session) {
+            (self.count, *count) = (self.count - 1, *count - 1);
+            if *count == 0 {
+                self.counts.remove(&session);
+            }
+        }
     }
 
     /// The waiting reads of the session, each with its object and the last write that had arrived
@@ -72,11 +88,12 @@ impl NextValueReads {
     fn remove(&mut self, session: SessionId, object: &Object, through: PendingWriteId) -> Option<WaitingRead> {
         self.by_session.remove(&(session, object.clone(), through));
         let reads = self.waiting.get_mut(object)?;
-        let removed = reads.remove(&(through, session));
+        let removed = reads.remove(&(through, session))?;
         if reads.is_empty() {
             self.waiting.remove(object);
         }
-        removed
+        self.note_end(session);
+        Some(removed)
     }
 
     /// Those objects of the set that have waiting reads.
@@ -130,7 +147,9 @@ impl NextValueReads {
 
     /// The next read to answer, when no other read is left.
     pub(super) fn next_proven(&mut self) -> Option<WaitingRead> {
-        self.proven.pop_front()
+        let read = self.proven.pop_front()?;
+        self.note_end(read.requester.session);
+        Some(read)
     }
 
     /// Whether some can be answered in the next step.
@@ -143,14 +162,16 @@ impl NextValueReads {
     }
 
     #[cfg(test)]
-    pub(super) fn sizes(&self) -> [usize; 4] {
-        [self.waiting.len(), self.by_session.len(), self.woken.len(), self.proven.len()]
+    pub(super) fn sizes(&self) -> [usize; 5] {
+        [self.waiting.len(), self.by_session.len(), self.woken.len(), self.proven.len(), self.counts.len()]
     }
 
-    /// Checks that each waiting read waits for a pending write, and that the tables agree.
+    /// Checks that each waiting read waits for a pending write, and that the tables agree. `round`
+    /// has the reads of the round in flight.
     pub(super) fn check(
         &self,
         first_of: impl Fn(&Object) -> Option<PendingWriteId>,
+        round: &[WaitingRead],
         most: usize,
     ) -> Result<(), String> {
         for (object, reads) in &self.waiting {
@@ -166,9 +187,17 @@ impl NextValueReads {
                 return Err(format!("the index by session does not match the waiting reads of {object}"));
             }
         }
-        let waiting: usize = self.waiting.values().map(BTreeMap::len).sum();
-        if waiting != self.by_session.len() || self.len() > most {
-            return Err(format!("{waiting} of {} reads of next values wait: at most {most} may be there", self.len()));
+        let waiting = self.waiting.values().flat_map(BTreeMap::values);
+        if waiting.clone().count() != self.by_session.len() {
+            return Err("the index by session has more than the waiting reads".to_owned());
+        }
+        let in_round = round.iter().filter(|read| read.target.is_next_value_read());
+        let mut counts: BTreeMap<SessionId, usize> = BTreeMap::new();
+        for read in waiting.chain(&self.woken).chain(in_round).chain(&self.proven) {
+            *counts.entry(read.requester.session).or_default() += 1;
+        }
+        if counts != self.counts || counts.values().sum::<usize>() != self.count || self.count > most {
+            return Err(format!("{} reads of next values are counted, of {most}: expected {counts:?}", self.count));
         }
         Ok(())
     }
@@ -181,28 +210,32 @@ impl Lessor {
         if let Err(error) = self.config.limits.check_path(&object.path) {
             return self.reply(&read.requester, Err(error.into()), cx);
         }
+        let session = read.requester.session;
+        let (most, of_session_most) = (self.config.bounds.next_values_max, self.config.bounds.session_next_values_max);
+        let of_session = self.next_values.counts.get(&session).copied().unwrap_or_default();
+        // A request that replaces an earlier one adds none.
+        let replaces = self.next_values.waits_through(session, &object).is_some();
+        let refused = match (self.next_values.count, of_session) {
+            _ if replaces => None,
+            (got, _) if got >= most => Some((Bound::NextValuesWaiting, "reads of next values", got, most)),
+            (_, got) if got >= of_session_most => {
+                Some((Bound::SessionNextValues, "reads of next values of the session", got, of_session_most))
+            }
+            _ => None,
+        };
+        if let Some((bound, what, got, most)) = refused {
+            reached(bound);
+            let refusal = Refusal::Busy { what: what.to_owned(), got, most };
+            return self.reply_without_promises(&read.requester, Err(refusal), cx);
+        }
+        self.next_values.note_arrival(session);
         if !self.writes.changes_object(&object) {
-            return self.read(read, cx);
+            self.next_values.woken.push_back(read);
+            return self.begin_round(cx);
         }
         // The answer may come late. So the request renews nothing, and the lessor stores nothing
         // about renewals for it.
         (read.requester.renewed, read.requester.clocks) = (Vec::new(), None);
-        let session = read.requester.session;
-        let (most, of_session_most) = (self.config.bounds.next_values_max, self.config.bounds.session_next_values_max);
-        let of_session = self.next_values.waiting_of(session).take(of_session_most).count();
-        // A request that replaces an earlier one adds none.
-        let replaces = self.next_values.waits_through(session, &object).is_some();
-        let refused = match (self.next_values.len(), of_session) {
-            _ if replaces => None,
-            (count, _) if count >= most => Some((Bound::NextValuesWaiting, count, most)),
-            (_, count) if count >= of_session_most => Some((Bound::SessionNextValues, count, of_session_most)),
-            _ => None,
-        };
-        if let Some((bound, got, most)) = refused {
-            reached(bound);
-            let refusal = Refusal::Busy { what: "reads of next values".to_owned(), got, most };
-            return self.reply_without_promises(&read.requester, Err(refusal), cx);
-        }
         if let Some(earlier) = self.next_values.wait(object, self.writes.last(), read) {
             self.reply_without_promises(&earlier.requester, Err(Refusal::Retry), cx);
         }

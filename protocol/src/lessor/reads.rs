@@ -85,6 +85,9 @@ impl Lessor {
     pub(super) fn handle_proof_failure(&mut self, round: u64, cx: &mut StepContext<'_>) {
         if round == self.round {
             for read in std::mem::take(&mut self.round_reads) {
+                if read.target.is_next_value_read() {
+                    self.next_values.note_end(read.requester.session);
+                }
                 self.reply_without_promises(&read.requester, Err(Refusal::Retry), cx);
             }
             self.begin_round(cx);

@@ -35,7 +35,7 @@ impl Lessor {
         let [commands, lengths, bytes, ends] = self.proposal_queue.sizes();
         let [marks, beyond] = self.drift_reports.sizes();
         let [renewals, renewing] = self.renewals.sizes();
-        let [next_values, next_by_session, woken_next, proven_next] = self.next_values.sizes();
+        let [next_values, next_by_session, woken_next, proven_next, next_sessions] = self.next_values.sizes();
         sizes.extend([
             ("channels", self.recall_channels.len()),
             ("volumes with counters", self.counters.0.size()),
@@ -56,6 +56,7 @@ impl Lessor {
             ("objects whose next value is read", next_values),
             ("reads of next values, by session", next_by_session),
             ("woken reads of next values", woken_next + proven_next),
+            ("sessions with reads of next values", next_sessions),
             ("commands", commands),
             ("lengths of commands", lengths),
             ("bytes of commands", bytes),

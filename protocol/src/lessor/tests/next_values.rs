@@ -144,6 +144,11 @@ fn next_values_end_with_their_session_and_with_the_leader() {
     }
 }
 
+fn busy(of_session: bool) -> Refusal {
+    let what = if of_session { "reads of next values of the session" } else { "reads of next values" };
+    Refusal::Busy { what: what.to_owned(), got: 1, most: 1 }
+}
+
 #[test]
 fn next_values_beyond_the_bounds_are_busy() {
     for of_session in [true, false] {
@@ -156,10 +161,41 @@ fn next_values_beyond_the_bounds_are_busy() {
         world.write(writer, put("/b", b"1"));
         assert_eq!(world.ask_next(holder), []);
         let effects = world.request(holder, Body::ReadNextValue { object: data("/b"), lease: LeaseRequest::Returning });
-        let refusal = Refusal::Busy { what: "reads of next values".to_owned(), got: 1, most: 1 };
-        assert_eq!(result(&effects), Err(refusal));
+        assert_eq!(result(&effects), Err(busy(of_session)));
         let effects = world.ask_next(holder);
         assert_eq!(result(&effects), Err(Refusal::Retry), "the later request replaces the earlier, which is answered");
+    }
+}
+
+/// The first read is in a quorum round. Its write has ended, or there was none.
+#[test]
+fn next_value_in_a_round_counts_for_the_bounds() {
+    for (of_session, has_write) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut world = World::updating();
+        let bounds = &mut world.lessor.config.bounds;
+        (bounds.next_values_max, bounds.session_next_values_max) = if of_session { (9, 1) } else { (1, 9) };
+        let (holder, _) = world.holder(&data("/a"));
+        let writer = world.session();
+        let asks = if of_session { holder } else { writer };
+        let effects = match has_write {
+            true => {
+                let [recall] = recalls(&world.write(writer, put("/a", b"1"))).try_into().expect("one holder");
+                let recall: Recall = recall;
+                assert_eq!(world.ask_next(holder), []);
+                world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
+                world.commit()
+            }
+            false => world.ask_next(holder),
+        };
+        let ask = Body::ReadNextValue { object: data("/b"), lease: LeaseRequest::Returning };
+        assert_eq!(result(&world.request(asks, ask.clone())), Err(busy(of_session)), "{has_write}");
+        let is_proven = has_write;
+        let ended = match is_proven {
+            true => world.prove(&effects),
+            false => world.step(LessorInput::NotProven { round: world.lessor.round }),
+        };
+        assert_eq!(answers(&ended).len(), usize::from(is_proven));
+        assert_eq!(replies(&world.request(asks, ask)), [], "there is room again");
     }
 }
 
