@@ -31,7 +31,7 @@ pub enum Refusal {
     #[error("the leader changed while the write was being committed; it may still take effect")]
     OutcomeUnknown,
     /// The session has not registered with this epoch, or not on this connection.
-    #[error("session not registered with the leader on this connection; its epoch is {got}, the leader's {expected}")]
+    #[error("session not registered with the leader on this connection; {}", why_not_registered(*got, *expected))]
     NotRegistered {
         /// The epoch in the request.
         got: Epoch,
@@ -82,6 +82,14 @@ pub enum Refusal {
         /// The earliest revision after which a watch can begin.
         earliest_after: Revision,
     },
+}
+
+/// Two equal epochs would explain nothing.
+fn why_not_registered(got: Epoch, expected: Epoch) -> String {
+    match got == expected {
+        true => "it may have registered on a later one".to_owned(),
+        false => format!("its epoch is {got}, the leader's {expected}"),
+    }
 }
 
 impl From<Overlap> for Refusal {

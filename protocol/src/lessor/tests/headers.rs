@@ -175,3 +175,20 @@ fn renewal_is_bounded_by_no_recall_consented_to_beside_it() {
     let promised = replies(&effects).remove(0).promises.remove(0).span;
     assert!(promised > TERM * 8 / 10, "{promised:?}");
 }
+
+#[test]
+fn refusal_of_late_registration_names_no_equal_epochs() {
+    let mut world = World::new();
+    let session = world.session();
+    let late = world.header(session);
+    world.request(session, Body::Register);
+    let text = |world: &mut World, header: RequestHeader, body: Body| {
+        result(&world.send(Request { header, body })).expect_err("refused").to_string()
+    };
+    let expected = "session not registered with the leader on this connection; it may have registered on a later one";
+    assert_eq!(text(&mut world, late.clone(), Body::Register), expected);
+    assert_eq!(text(&mut world, late, list()), expected);
+    let old = RequestHeader { epoch: Epoch(0), ..world.header(session) };
+    let expected = "session not registered with the leader on this connection; its epoch is 0, the leader's 1";
+    assert_eq!(text(&mut world, old, list()), expected);
+}
