@@ -12,7 +12,6 @@ use crate::{
     reached::{Bound, reached},
     state::{RequestStatus, State},
     transaction::{Operation, Transaction, index_of},
-    volume::VolumeError,
 };
 
 use super::{
@@ -225,8 +224,10 @@ impl Lessor {
                 let exceeded = limits.check_ttl(*ttl).err().map(Refusal::from);
                 exceeded.or_else(|| self.beyond_load(self.load_of_write(write, cx.state)))
             }
-            Write::CreateVolume { settings, .. } | Write::SetVolume { settings, .. } => {
-                let exceeded = settings.check_drift(self.config.drift).err().map(|error: VolumeError| error.into());
+            // A new volume has no leases yet, so it adds no load.
+            Write::CreateVolume { settings, .. } => settings.check_drift(self.config.drift).err().map(Refusal::from),
+            Write::SetVolume { settings, .. } => {
+                let exceeded = settings.check_drift(self.config.drift).err().map(Refusal::from);
                 exceeded.or_else(|| self.beyond_load(self.load_of_write(write, cx.state)))
             }
             Write::Lock { path, delay, .. } => {
