@@ -273,8 +273,13 @@ impl RecallChannel {
         overdue.into_iter().filter_map(|stamp| self.resend(stamp, now)).collect()
     }
 
-    /// The recall with this stamp, to send it again. `None` if the session has consented to it.
+    /// The recall with this stamp, to send it again. `None` if the session has consented to it, or
+    /// if it was not sent since the latest registration: then it must wait for its turn. If it were
+    /// sent before an earlier one, the client would see a gap in the numbers (S5).
     pub(super) fn resend(&mut self, stamp: Stamp, now: Instant) -> Option<Recall> {
+        if stamp >= self.unsent_from {
+            return None;
+        }
         let unanswered = self.unanswered.get_mut(&stamp)?;
         self.by_sent.remove(&(unanswered.sent, stamp));
         self.by_sent.insert((now, stamp));

@@ -291,7 +291,8 @@ impl Lessor {
     /// this node.
     ///
     /// The client may have consented because the recall arrived before the answer with the write
-    /// lease. So the lessor sends the recall once more, at once.
+    /// lease. So the lessor sends the recall once more: at once, or in its turn if it was not sent
+    /// since the latest registration.
     pub(super) fn note_early_consent(
         &mut self,
         write_leased: NodePath,

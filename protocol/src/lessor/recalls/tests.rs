@@ -116,3 +116,19 @@ fn recall_made_while_earlier_ones_are_unsent_waits() {
     assert_eq!(numbers(channel.due(now, Duration::ZERO, 9)), [4, 5, 6, 7, 8]);
     assert_eq!(channel.check(), Ok(()));
 }
+
+#[test]
+fn unsent_recall_is_sent_only_in_its_turn() {
+    let mut channel = RecallChannel::default();
+    let now = Instant::from_micros(9);
+    let [first, second] = ["/a", "/b"].map(|text| recall(&mut channel, vec![set(text)], now).0);
+    let again = |channel: &mut RecallChannel, stamp| channel.resend(stamp, now).map(|recall| recall.number);
+    let next = |channel: &mut RecallChannel| channel.take_unsent(1, now).first().map(|recall| recall.number);
+    assert_eq!(again(&mut channel, second), None, "the session is not registered");
+    assert!(channel.register(1));
+    assert_eq!(again(&mut channel, second), None, "the client would see a gap");
+    assert_eq!((next(&mut channel), again(&mut channel, second)), (Some(1), None));
+    assert_eq!((again(&mut channel, first), next(&mut channel)), (Some(1), Some(2)));
+    assert_eq!((again(&mut channel, second), next(&mut channel)), (Some(2), None));
+    assert_eq!(channel.check(), Ok(()));
+}
