@@ -296,6 +296,16 @@ impl LeaseTable {
         }
     }
 
+    /// Counts the lease with the load of this term, if that is more. Without it, a shorter term of
+    /// the volume would count only from the next renewal of each lease on.
+    pub(super) fn raise_load(&mut self, key: &AnyLease, term: Duration) {
+        if let Some(lease) = self.ends.get_mut(key) {
+            let load = load_of(key, term).max(lease.load);
+            self.load = self.load - lease.load + load;
+            lease.load = load;
+        }
+    }
+
     /// Records that an earlier renewal was promised more: the lease ends at `end` at the earliest.
     /// This does not count as another renewal. The renewal was recorded when its request arrived.
     pub(super) fn extend(&mut self, key: &AnyLease, end: ClusterTime) {

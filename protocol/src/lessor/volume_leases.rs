@@ -216,20 +216,22 @@ impl Lessor {
     /// Forgets the object leases in a volume whose borders or settings have changed. None of them
     /// is in use: the lessor has recalled all copies, or has waited until their object leases
     /// ended. If the volume was removed, the leases on it have ended. Otherwise its new settings
-    /// say how to track the leases on it.
+    /// say how to track the leases on it, and a shorter term counts for their load at once (S10b).
     pub(super) fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
         let subtree = ObjectSet::Subtree(top.clone());
         for session in self.object_leases.sessions_in(&subtree, self.clock.ending_time()) {
             let granted = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);
             self.object_leases.drop_through(&subtree, session, granted);
         }
-        let tracking = state.volume(top).map(|_| self.copy_tracking(top, None, state));
+        let kept = state.volume(top).map(|volume| (self.copy_tracking(top, None, state), volume.settings));
         for session in self.object_leases.sessions_on(top) {
-            if let Some(tracking) = &tracking {
+            let key = AnyLease::Volume(session, top.clone());
+            if let Some((tracking, settings)) = &kept {
                 self.object_leases.track_anew(top, session, tracking.clone());
+                self.leases.raise_load(&key, settings.shortest_term());
                 continue;
             }
-            self.leases.remove(&AnyLease::Volume(session, top.clone()));
+            self.leases.remove(&key);
             self.object_leases.end_tracking(top, session);
             self.end_waits_without_lease(session, top);
         }

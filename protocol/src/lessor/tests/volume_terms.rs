@@ -5,8 +5,11 @@ use crate::{time::DriftAllowance, volume::VolumeTerm};
 
 /// 1 renewal in a second, between 10 s and 40 s.
 fn adaptive() -> VolumeSettings {
+    with_term(VolumeTerm::Adaptive { least: TERM, most: 4 * TERM, renewals_per_second: 1 })
+}
+
+fn with_term(term: VolumeTerm) -> VolumeSettings {
     let usual = VolumeSettings::DEFAULT;
-    let term = VolumeTerm::Adaptive { least: TERM, most: 4 * TERM, renewals_per_second: 1 };
     let drift = DriftAllowance::DEFAULT;
     VolumeSettings::new(term, usual.object_term(), usual.skew_margin(), usual.tracking(), drift).expect("valid")
 }
@@ -80,4 +83,52 @@ fn leases_of_adaptive_volumes_count_with_the_shortest_term() {
     assert_eq!(load(&world) - sessions, 3_100, "a renewal under a longer term counts the same");
     world.fail_over();
     assert_eq!(load(&world) - sessions, 3_100, "so does a new leader");
+}
+
+#[test]
+fn shorter_term_of_a_volume_counts_for_its_leases_at_once() {
+    let mut world = World::new();
+    let holders: Vec<_> = (0..3).map(|_| world.holder(&data("/a"))).collect();
+    let writer = world.session();
+    let load = |world: &World| world.lessor.leases.load() / 1_000;
+    let before = load(&world);
+    let shorten = Write::SetVolume { path: NodePath::root(), settings: with_term(VolumeTerm::Fixed(TERM / 2)) };
+    for Recall { session, stamp, .. } in recalls(&world.write(writer, shorten)) {
+        world.step(LessorInput::Consent(Consent { session, stamp }));
+    }
+    world.commit();
+    assert_eq!(load(&world), before + 300, "each of the three needs a tenth of a renewal in a second more");
+    world.renew(holders[0].0, holders[0].1.incarnation).expect("live");
+    assert_eq!(load(&world), before + 300, "a renewal adds nothing more");
+    world.fail_over();
+    assert_eq!(load(&world), before + 300, "a new leader counts the same");
+}
+
+/// A holder was promised 10 s before the term became 5 s, and then dies.
+#[test]
+fn shorter_term_of_a_volume_takes_back_no_earlier_promise() {
+    let mut world = World::new();
+    let (holder, grant) = world.holder(&data("/a"));
+    let writer = world.session();
+    let promised = world.renew(holder, grant.incarnation).expect("live").span;
+    let settings = with_term(VolumeTerm::Fixed(TERM / 2));
+    let [recall] = recalls(&world.write(writer, Write::SetVolume { path: NodePath::root(), settings }))
+        .try_into()
+        .expect("one holder");
+    let recall: Recall = recall;
+    world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
+    world.commit();
+    assert!(world.renew(holder, grant.incarnation).expect("live").span <= TERM / 2, "the new term counts at once");
+    assert!(world.read(holder, data("/a")).grant.is_some());
+    let start = world.now;
+    world.write(writer, put("/a", b"1"));
+    let margin = settings.skew_margin();
+    assert!(promised > TERM / 2 && world.waits("/a")[0].at_most >= promised, "the earlier promise holds");
+    let mut effects = Vec::new();
+    while replies(&effects).is_empty() {
+        effects = world.pass(10 * MILLI);
+        assert!(world.now.since(start) < 5 * TERM, "it waits for ever");
+    }
+    let waited = world.now.since(start);
+    assert!(waited >= promised && waited < promised + margin + TERM / 10, "{waited:?}: {promised:?} was promised");
 }
