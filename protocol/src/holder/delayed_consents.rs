@@ -143,17 +143,14 @@ impl Holder {
         }
     }
 
-    /// Ends the delays that are due: drops the copies. Returns true if a request must be sent now,
-    /// to carry the consents.
-    pub(super) fn consent_when_due(&mut self, now: Instant) -> bool {
-        let mut has_consented = false;
+    /// Ends the delays that are due: drops the copies.
+    pub(super) fn consent_when_due(&mut self, now: Instant) {
         // Dropping the copies of one recall can leave another without copies.
         loop {
             let due = self.due_consents(now);
             if due.is_empty() {
-                return has_consented;
+                return;
             }
-            has_consented = true;
             for stamp in due {
                 let Some(delayed) = self.delayed_consents.by_stamp.remove(&stamp) else { continue };
                 let sets = sets_of(delayed.objects);
@@ -161,7 +158,7 @@ impl Holder {
                     self.select_wanted(&sets);
                 }
                 self.drop_and_overtake(&sets, stamp);
-                self.piggyback.consent(stamp);
+                self.piggyback.consent_by_request(stamp);
             }
         }
     }

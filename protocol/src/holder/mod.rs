@@ -209,8 +209,8 @@ impl Holder {
             HolderInput::ReleaseWriteLease(lock) => self.release_write_lease(lock),
         }
         let has_flushed = self.flush_when_due(now);
-        let has_consented = self.consent_when_due(now);
-        if (has_flushed || has_consented) && self.link == LinkState::Registered {
+        self.consent_when_due(now);
+        if self.piggyback.needs_request() && self.link == LinkState::Registered {
             self.heartbeat(if has_flushed { RenewalSelection::Due } else { RenewalSelection::Ahead }, now);
         }
         self.send_ready(now);

@@ -23,6 +23,8 @@ use crate::{
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Piggyback {
     consents: BTreeSet<Stamp>,
+    /// There is a consent that no request has had, and that is no reply to a recall.
+    needs_request: bool,
     returns: VecDeque<Return>,
 }
 
@@ -30,6 +32,16 @@ impl Piggyback {
     /// Adds a consent (S5).
     pub(super) fn consent(&mut self, stamp: Stamp) {
         self.consents.insert(stamp);
+    }
+
+    /// Adds a consent that does not reply to a recall. So a request must bring it.
+    pub(super) fn consent_by_request(&mut self, stamp: Stamp) {
+        self.consent(stamp);
+        self.needs_request = true;
+    }
+
+    pub(super) fn needs_request(&self) -> bool {
+        self.needs_request
     }
 
     /// Adds the return of a copy that the cache evicted.
@@ -44,6 +56,7 @@ impl Piggyback {
     /// Removes consents and returns of older epochs, which mean nothing to a new leader.
     pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
         self.consents.retain(|stamp| stamp.epoch >= epoch);
+        self.needs_request &= !self.consents.is_empty();
         self.returns.retain(|copy| copy.stamp.epoch >= epoch);
     }
 
@@ -111,7 +124,9 @@ impl Holder {
             session.pace.renewal_sent(session.until, now);
         }
         // A recall can lead to hundreds of reads of next values. Each would repeat the same lists.
-        let most = |most| if matches!(purpose, Purpose::ReadNextValue(_)) { 0 } else { most };
+        let is_next_value = matches!(purpose, Purpose::ReadNextValue(_));
+        let most = |most| if is_next_value { 0 } else { most };
+        self.piggyback.needs_request &= is_next_value;
         let registration = match purpose {
             Purpose::Register => Some(self.in_flight.next()),
             _ => session.registered,

@@ -39,7 +39,7 @@ const FLUSH_PART_OF_TERM: u32 = 3;
 pub(super) struct WriteLeases {
     /// Locks with a write lease, or with a request for one.
     locks: BTreeSet<LockId>,
-    /// Consents that wait until these locks no longer have write leases.
+    /// Consents that wait until the write leases of these locks have ended.
     pending_consents: BTreeMap<Stamp, BTreeSet<LockId>>,
 }
 
@@ -47,6 +47,14 @@ impl WriteLeases {
     /// Removes consents of older epochs: a new leader does not know their recalls.
     pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
         self.pending_consents.retain(|stamp, _| stamp.epoch >= epoch);
+    }
+
+    /// The lock's write lease has ended. A consent does not wait for a later one of the same lock.
+    fn end(&mut self, id: LockId) {
+        self.locks.remove(&id);
+        for locks in self.pending_consents.values_mut() {
+            locks.remove(&id);
+        }
     }
 
     /// Removes all waiting consents, because the session has ended.
@@ -182,20 +190,15 @@ impl Holder {
         true
     }
 
-    /// Starts the flushes that are due. Returns whether consents no longer wait for a flush: they
-    /// are piggybacked, and need a request now.
+    /// Starts the flushes that are due. Returns whether consents no longer wait for a flush.
     pub(super) fn flush_when_due(&mut self, now: Instant) -> bool {
         let due: Vec<LockId> =
             self.write_leases.locks.iter().copied().filter(|id| self.is_flush_due(*id, now)).collect();
         due.into_iter().for_each(|id| self.start_flush(id));
-        let is_ready = |locks: &BTreeSet<LockId>| locks.is_disjoint(&self.write_leases.locks);
-        let ready =
-            self.write_leases.pending_consents.iter().filter(|(_, locks)| is_ready(locks)).map(|(stamp, _)| *stamp);
-        let ready: Vec<Stamp> = ready.collect();
-        for stamp in &ready {
-            self.write_leases.pending_consents.remove(stamp);
-            self.piggyback.consent(*stamp);
-        }
+        let pending = &mut self.write_leases.pending_consents;
+        let ready: Vec<Stamp> = pending.iter().filter(|(_, locks)| locks.is_empty()).map(|(stamp, _)| *stamp).collect();
+        pending.retain(|_, locks| !locks.is_empty());
+        ready.iter().for_each(|stamp| self.piggyback.consent_by_request(*stamp));
         !ready.is_empty()
     }
 
@@ -292,7 +295,7 @@ impl Holder {
 
     /// Handles the loss or release of a lock with a write lease: reports a dirty value as lost.
     pub(super) fn lose_write_lease(&mut self, id: LockId, own: &OwnLock) {
-        self.write_leases.locks.remove(&id);
+        self.write_leases.end(id);
         let Some(write_lease) = own.write_lease.as_ref() else { return };
         // The holder sends no further flush, so it reports the value now.
         let was_sent = self.writes.was_sent(WriteId::flush_of(id));
@@ -307,7 +310,7 @@ impl Holder {
 
     /// Ends a write lease: the lock is an ordinary lock again.
     fn end_write_lease(&mut self, id: LockId) {
-        self.write_leases.locks.remove(&id);
+        self.write_leases.end(id);
         let Some(own) = self.locks.by_id.get_mut(&id) else { return };
         if let Some(write_lease) = own.write_lease.take() {
             let status = WriteLeaseStatus { is_open: false, ..write_lease.status };
@@ -344,8 +347,13 @@ impl Holder {
                 ));
             }
         }
-        match self.write_leases.pending_consents.iter().find(|(_, locks)| locks.is_disjoint(&self.write_leases.locks)) {
-            Some((stamp, _)) => Err(format!("the consent to {stamp:?} waits, and no lock delays it")),
+        let is_ending = |id: &LockId| {
+            let write_lease = self.locks.by_id.get(id).and_then(|own| own.write_lease.as_ref());
+            write_lease.is_some_and(|write_lease| write_lease.stage == WriteLeaseStage::Ending)
+        };
+        let waits_in_vain = |locks: &BTreeSet<LockId>| locks.is_empty() || !locks.iter().all(is_ending);
+        match self.write_leases.pending_consents.iter().find(|(_, locks)| waits_in_vain(locks)) {
+            Some((stamp, _)) => Err(format!("the consent to {stamp:?} waits, and no ending write lease delays it")),
             None => Ok(()),
         }
     }

@@ -228,3 +228,17 @@ fn delayed_consents_are_bounded() {
     let effects = client.recall(recall(5, 2, vec![one("/b")]));
     assert_eq!(effects, [HolderEffect::Drop(vec![data("/b")]), consent(5)]);
 }
+
+#[test]
+fn consent_due_while_registering_is_sent_once_registered() {
+    let mut client = delaying();
+    client.recall(recall(3, 1, vec![one("/a")]));
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
+    let (register, request) = client.only(&effects);
+    assert_eq!(request.header.consents, []);
+    assert_eq!(requests(&pass_until(&mut client, at(102))), []);
+    assert!(!client.may_serve("/a"), "the consent is due");
+    let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
+    assert_eq!(consented(&effects), [stamp(3)], "{effects:?}");
+}

@@ -151,6 +151,35 @@ fn write_lease_consents_once_flushed_and_ended_at_servers() {
     assert!(sent_consents(&effects) == [stamp(45)] && effects.contains(&status(false, 1, 1, 9)), "{effects:?}");
 }
 
+/// A recall names the data of two write leases. The application asks for one of them again before
+/// the other is flushed. The servers answer that request only after the consent.
+#[test]
+fn consent_does_not_wait_for_a_later_write_lease() {
+    let (mut client, other) = (Client::with_write_lease(), LockId(5));
+    let lock = Write::Lock { path: path("/b"), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO };
+    let effects = client.write(7, lock);
+    let send_id = client.only(&effects).0;
+    let grant = LockOutcome {
+        path: path("/b"),
+        lock: other,
+        mode: LockMode::Exclusive,
+        token: Some(Token(10)),
+        volume: NodePath::root(),
+        incarnation: Incarnation(1),
+    };
+    client.answer(send_id, write_answer(Written { lock: Some(Box::new(grant)), ..Written::default() }, 42, None));
+    let effects = client.write(8, Write::TakeWriteLease { path: path("/b"), lock: other });
+    let send_id = client.only(&effects).0;
+    let data = Data { value: "old".into(), stat: stat(8) };
+    client.answer(send_id, write_answer(Written::default(), 43, Some(data)));
+    let effects = client.recall(recall(45, 1, vec![one("/a"), one("/b")]));
+    let flushes: Vec<SendId> = sent(&effects).into_iter().map(|(send_id, _)| send_id).collect();
+    let [first, second] = flushes[..] else { panic!("{effects:?}") };
+    assert!(sent_consents(&client.flushed(first, None)).is_empty());
+    client.write(9, take_write_lease());
+    assert_eq!(sent_consents(&client.flushed(second, None)), [stamp(45)]);
+}
+
 #[test]
 fn flush_in_flight_is_followed_by_value_set_meanwhile() {
     let mut client = Client::with_write_lease();
