@@ -10,8 +10,9 @@
 //! time. The other half is kept for the consent and a renewal.
 //!
 //! The holder consents at once in these cases: it has no usable copy; the recall names a subtree;
-//! the numbers of recalls have a gap; a write of this client is sent and unanswered, and was not
-//! cancelled; a volume lease with nodes or locks has ended by this clock; or consents for more than
+//! the numbers of recalls have a gap; a write of this client is sent and unanswered, or was
+//! cancelled and may still be at the leader; a volume lease with nodes or locks has ended by this
+//! clock; or consents for more than
 //! [`HolderBounds::delayed_consents_max`](super::HolderBounds::delayed_consents_max) objects would
 //! be delayed.
 //!
@@ -85,7 +86,8 @@ impl Holder {
             reached(Bound::DelayedConsents);
             return None;
         }
-        // The recall may be for a write of this client, which must not wait for the client itself.
+        // The recall may be for a write of this client, which must not wait for the client itself. A
+        // later write of the client may wait behind a cancelled one.
         if self.writes.are_sent() || !objects.iter().any(|object| self.may_serve(object, now)) {
             return None;
         }

@@ -157,6 +157,7 @@ impl Holder {
         let is_from_leader = self.session.is_some() && self.is_from_leader(&response);
         if is_from_leader {
             self.piggyback.arrived(&flight);
+            self.writes.handled(send_id);
             self.session_renewed(flight.sent, now);
             for promise in &response.promises {
                 self.promised(promise, flight.sent, now);

@@ -299,7 +299,7 @@ impl Holder {
         let Some(write_lease) = own.write_lease.as_ref() else { return };
         // The holder sends no further flush, so it reports the value now.
         let was_sent = self.writes.was_sent(WriteId::flush_of(id));
-        self.forget_write(WriteId::flush_of(id));
+        self.abandon_write(WriteId::flush_of(id));
         if write_lease.is_dirty() && !self.planted(Bug::LostInSilence) {
             let is_in_flight = was_sent && write_lease.flush_in_flight.is_some_and(|flush| flush.has_value);
             let may_be_written = write_lease.is_outcome_unknown || is_in_flight;

@@ -31,7 +31,7 @@ use crate::{
 
 /// A write without an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct UnansweredWrite {
+pub(super) struct UnansweredWrite {
     write: Write,
     /// The sets of copies that each sending drops. Fixed at the first sending.
     dropped: Vec<ObjectSet>,
@@ -57,6 +57,9 @@ pub(super) struct OwnWrites {
     last_sequence: Sequence,
     /// Writes that wait for a sequence.
     backlog: VecDeque<WriteId>,
+    /// A sent write was cancelled, and the leader may still have it. The answer to a request from
+    /// this send id on shows that the leader has dropped or proposed it.
+    given_up: Option<SendId>,
     bounds: HolderBounds,
 }
 
@@ -72,8 +75,8 @@ pub(super) struct AppliedWrite {
 
 impl OwnWrites {
     pub(super) fn new(bounds: HolderBounds) -> Self {
-        let (pending, attaching, by_sequence, last_sequence, backlog) = Default::default();
-        Self { pending, attaching, by_sequence, last_sequence, backlog, bounds }
+        let (pending, attaching, by_sequence, last_sequence, backlog, given_up) = Default::default();
+        Self { pending, attaching, by_sequence, last_sequence, backlog, given_up, bounds }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -213,9 +216,15 @@ impl OwnWrites {
         }
     }
 
-    /// Whether a write was sent and has no answer.
+    /// Whether the leader may have a write of this client that has not taken effect.
     pub(super) fn are_sent(&self) -> bool {
-        self.pending.values().any(|pending| pending.sendings > 0)
+        self.given_up.is_some() || self.pending.values().any(|pending| pending.sendings > 0)
+    }
+
+    /// The leader has handled this request, so it has dropped the cancelled writes below the
+    /// request's `unanswered_from`.
+    pub(super) fn handled(&mut self, send_id: SendId) {
+        self.given_up = self.given_up.filter(|given_up| send_id < *given_up);
     }
 
     /// Whether a pending write attaches nodes to, or locks under, leases of the session.
@@ -381,10 +390,7 @@ impl Holder {
         if self.writes.is_never_given_up(write_id) {
             return;
         }
-        let Some(pending) = self.end_write(write_id) else { return };
-        if let Some(send_id) = pending.send_id {
-            self.in_flight.end(send_id);
-        }
+        let Some(pending) = self.abandon_write(write_id) else { return };
         let was_sent = pending.sendings > 0;
         if !was_sent {
             self.undo_hand_over(&pending.write);
@@ -398,11 +404,16 @@ impl Holder {
         self.writes.is_pending(write_id) && !self.writes.was_sent(write_id)
     }
 
-    /// Ends a write whose outcome no longer matters.
-    pub(super) fn forget_write(&mut self, write_id: WriteId) {
-        if let Some(send_id) = self.end_write(write_id).and_then(|pending| pending.send_id) {
+    /// Ends a write without an answer. The next request says that this client gives it up.
+    pub(super) fn abandon_write(&mut self, write_id: WriteId) -> Option<UnansweredWrite> {
+        let pending = self.end_write(write_id)?;
+        if let Some(send_id) = pending.send_id {
             self.in_flight.end(send_id);
         }
+        if pending.sendings > 0 {
+            self.writes.given_up = Some(self.in_flight.next());
+        }
+        Some(pending)
     }
 
     /// Whether to send a refused write once more, under another sequence (S7b). The node was in an
@@ -442,6 +453,8 @@ impl Holder {
 
     fn end_write(&mut self, write_id: WriteId) -> Option<UnansweredWrite> {
         let pending = self.writes.end(write_id)?;
+        // Earlier requests may name this write as the lowest that is not given up.
+        self.writes.given_up = self.writes.given_up.map(|_| self.in_flight.next());
         self.end_lock_change(&pending.write);
         self.cancel_waiting_write(write_id, &pending.write);
         self.send_queue.cancel(&Purpose::Write(write_id));
@@ -451,7 +464,7 @@ impl Holder {
 
     /// Checks that each write is in flight or waits, and that no sequence is beyond the window.
     pub(super) fn check_writes(&self) -> Result<(), String> {
-        let OwnWrites { pending, attaching, by_sequence, last_sequence, backlog, bounds } = &self.writes;
+        let OwnWrites { pending, attaching, by_sequence, last_sequence, backlog, bounds, .. } = &self.writes;
         let writes_max = bounds.writes_out_max;
         for (write_id, unanswered) in pending {
             let purpose = Purpose::Write(*write_id);

@@ -230,6 +230,38 @@ fn delayed_consents_are_bounded() {
 }
 
 #[test]
+fn cancelled_write_allows_no_delay_until_leader_drops_it() {
+    let mut client = delaying().cache("/b", 3);
+    let effects = client.write(1, put("/c"));
+    let late = client.only(&effects).0;
+    client.step(HolderInput::CancelWrite(WriteId(1)));
+    let effects = client.recall(recall(4, 1, vec![one("/a")]));
+    assert!(effects.contains(&consent(4)), "the leader may still have the write: {effects:?}");
+    assert_eq!(client.answer(late, written_answer(Written::default())), []);
+    // The next request gives the write up.
+    let effects = client.read(5, "/other");
+    let read = client.only(&effects).0;
+    client.answer(read, answer(Some(value(10)), None));
+    assert_eq!(client.recall(recall(5, 2, vec![one("/b")])), [in_use(5, DELAY)]);
+}
+
+#[test]
+fn request_that_gives_up_too_little_allows_no_delay() {
+    let mut client = delaying().cache("/b", 3);
+    let effects = client.write(1, put("/c"));
+    let write = client.only(&effects).0;
+    client.write(2, put("/d"));
+    client.step(HolderInput::CancelWrite(WriteId(2)));
+    let effects = client.read(5, "/other");
+    let (read, request) = client.only(&effects);
+    assert_eq!(request.header.unanswered_from, Sequence(1), "the first write is unanswered");
+    client.answer(write, written_answer(Written::default()));
+    client.answer(read, answer(Some(value(10)), None));
+    let effects = client.recall(recall(41, 1, vec![one("/b")]));
+    assert!(effects.contains(&consent(41)), "{effects:?}");
+}
+
+#[test]
 fn consent_due_while_registering_is_sent_once_registered() {
     let mut client = delaying();
     client.recall(recall(3, 1, vec![one("/a")]));
