@@ -205,7 +205,7 @@ impl Holder {
                 self.find_leader(leader);
             }
             // A leader that was deposed without knowing does not know newer sessions.
-            Refusal::SessionNotFound { .. } if epoch < self.epoch => {
+            Refusal::SessionNotFound { .. } if epoch < self.leader_epoch_min() => {
                 self.wants_again(flight.purpose, now);
                 self.find_leader(None);
             }
@@ -234,6 +234,11 @@ impl Holder {
     /// Whether the request needs more renewals: a new key lease, or a shorter volume term.
     fn is_about_load(&self, purpose: &Purpose) -> bool {
         matches!(purpose, Purpose::Write(write) if self.writes.is_about_load(*write))
+    }
+
+    /// Leaders of earlier epochs are deposed, and may not know the session.
+    fn leader_epoch_min(&self) -> Epoch {
+        self.session.as_ref().map_or(self.epoch, |session| session.opened_in.max(self.epoch))
     }
 
     /// Sends the same request again after a wait (S9).

@@ -51,6 +51,8 @@ pub(super) enum ReportedState {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnSession {
     pub(super) id: SessionId,
+    /// The epoch of the leader that opened it. Leaders of earlier epochs do not know the session.
+    pub(super) opened_in: Epoch,
     /// When the session ends by this clock, if the leader renewed its lease with the last answered
     /// request. The leader renews the lease only if a quarter of its term has passed since the last
     /// renewal. So the session may end up to a quarter of a term earlier.
@@ -190,10 +192,10 @@ impl Holder {
         }
     }
 
-    fn opened(&mut self, id: SessionId, term: Duration, sent: Instant, now: Instant) {
+    fn opened(&mut self, id: SessionId, term: Duration, sent: Instant, opened_in: Epoch, now: Instant) {
         let until = self.ends_at(sent, term, now);
         let pace = Pace::new(sent, term, term, self.config.spread_permille, now);
-        self.session = Some(OwnSession { id, until, pace, registered: None });
+        self.session = Some(OwnSession { id, opened_in, until, pace, registered: None });
         self.greet(now);
     }
 

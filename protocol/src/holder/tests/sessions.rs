@@ -411,3 +411,21 @@ fn probe_asks_a_server_that_was_silent_for_a_sign_of_life() {
     assert!(client.timeout(&[]).iter().any(|effect| matches!(effect, HolderEffect::FindLeader { .. })));
     assert_eq!(probes(&mut client), 0, "the client has left the server");
 }
+
+#[test]
+fn deposed_leader_does_not_end_a_session_opened_since() {
+    let mut client = Client::new();
+    client.now = at(100);
+    let effects = client.step(HolderInput::Connected);
+    let open = client.only(&effects).0;
+    client.answer(open, Answer::Opened { session: SESSION, term: SESSION_TERM });
+    // The connection ends before the session is registered. The next one is to a deposed leader.
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
+    let register = client.only(&effects).0;
+    let result = Err(Refusal::SessionNotFound { session: SESSION });
+    let epoch = Epoch(EPOCH.0 - 1);
+    let effects = client.respond(register, Response { epoch, promises: vec![], lapses: vec![], clocks: None, result });
+    assert_eq!(effects, [HolderEffect::FindLeader { hint: None }]);
+    assert_eq!(client.holder.session(), Some(SESSION));
+}
