@@ -84,13 +84,13 @@ impl Holder {
                 Purpose::Read(object) => self.send_read(&object, now),
                 Purpose::Write(write) => self.send_write(write, now),
                 Purpose::Watch(watch) => self.send_watch(watch, now),
+                Purpose::Close => self.send_close(now),
                 Purpose::Heartbeat
                 | Purpose::KeepAlive
                 | Purpose::AwaitLockStatus
                 | Purpose::ReadNextValue(_)
                 | Purpose::Open
-                | Purpose::Register
-                | Purpose::Close => {}
+                | Purpose::Register => {}
             }
         }
     }
@@ -249,13 +249,12 @@ impl Holder {
             Purpose::Read(object) => self.read_set_back(object),
             Purpose::ReadNextValue(object) => return self.next_values.end(object),
             Purpose::Acquire(volume) => self.acquisition_set_back(volume),
-            Purpose::Write(_) | Purpose::HolderReport(_) => {}
+            Purpose::Write(_) | Purpose::HolderReport(_) | Purpose::Close => {}
             Purpose::Watch(watch) => self.watch_set_back(*watch),
             Purpose::Open | Purpose::Register => {
                 self.send_queue.postpone(purpose, self.config.spread_permille, now);
                 return;
             }
-            Purpose::Close => return self.closed(),
         }
         if self.waits_to_be_sent(&purpose) {
             self.send_queue.postpone(purpose, self.config.spread_permille, now);

@@ -70,7 +70,7 @@ impl Holder {
 
     pub(super) fn connected(&mut self, now: Instant) {
         self.disconnected();
-        if !self.is_closed() {
+        if self.reported_state != ReportedState::Closed {
             self.link = LinkState::Up;
             self.heard_at = now;
             self.greet(now);
@@ -97,7 +97,7 @@ impl Holder {
                 | Purpose::AwaitLockStatus
                 | Purpose::ReadNextValue(_)
                 | Purpose::HolderReport(_) => {}
-                Purpose::Close => self.closed(),
+                Purpose::Close => self.send_queue.push(Purpose::Close),
                 Purpose::Acquire(volume) => {
                     self.acquisition_set_back(&volume);
                     self.send_queue.push(Purpose::Acquire(volume));
@@ -156,7 +156,7 @@ impl Holder {
         }
         let RequestInFlight { purpose, sent, .. } = flight;
         match (purpose, answer) {
-            (Purpose::Open, Answer::Opened { session, term }) => self.opened(session, term, sent, now),
+            (Purpose::Open, Answer::Opened { session, term }) => self.opened(session, term, sent, epoch, now),
             (Purpose::Close, _) => self.closed(),
             (Purpose::HolderReport(volume), Answer::ReportReceived) => self.advance_holder_report(&volume),
             (Purpose::Acquire(volume), Answer::Acquired(answer)) => {
@@ -304,7 +304,7 @@ impl Holder {
     /// under a new session.
     pub(super) fn expire(&mut self, refused: Purpose, now: Instant) {
         let Some(session) = self.session.take() else { return };
-        if refused == Purpose::Close {
+        if refused == Purpose::Close || self.is_closed() {
             return self.closed();
         }
         self.in_flight.end_all();
@@ -349,12 +349,17 @@ impl Holder {
         }
         self.end_watches(&WatchFailure::Refused(refusal));
         self.send_queue.cancel_operations();
+        self.closed();
     }
 
     /// Closes the session for the application. All operations end. The holder sends `Close` if the
-    /// session is registered.
+    /// session is registered, and again to the next leader if the leader changes before it answers.
+    /// A second call without a connection waits for no leader.
     pub(super) fn close(&mut self, now: Instant) {
         if self.is_closed() {
+            if self.link == LinkState::Down {
+                self.closed();
+            }
             return;
         }
         self.in_flight.end_all();
@@ -370,10 +375,14 @@ impl Holder {
         self.end_watches(&WatchFailure::Closed);
         self.reported_state = ReportedState::Closing;
         if self.link == LinkState::Registered {
-            self.send(Purpose::Close, Body::Close, RenewalSelection::Due, now);
+            self.send_close(now);
         } else {
             self.closed();
         }
+    }
+
+    pub(super) fn send_close(&mut self, now: Instant) {
+        self.send(Purpose::Close, Body::Close, RenewalSelection::Due, now);
     }
 
     /// Finishes closing, after an answer or without one.
@@ -381,6 +390,7 @@ impl Holder {
         if self.reported_state == ReportedState::Closing {
             self.reported_state = ReportedState::Closed;
             self.session = None;
+            self.send_queue = Default::default();
             self.link = LinkState::Down;
             self.effects.push(HolderEffect::Closed);
         }

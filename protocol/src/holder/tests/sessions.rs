@@ -429,3 +429,44 @@ fn deposed_leader_does_not_end_a_session_opened_since() {
     assert_eq!(effects, [HolderEffect::FindLeader { hint: None }]);
     assert_eq!(client.holder.session(), Some(SESSION));
 }
+
+/// A client whose session is about to be closed at the next server. Also returns the registration.
+fn closing_at_next_server() -> (Client, SendId) {
+    let mut client = Client::cached();
+    let effects = client.step(HolderInput::Close);
+    let close = client.only(&effects).0;
+    let effects = client.refuse(close, Refusal::NotLeader { leader: Some("n2".into()) });
+    assert_eq!(effects, [HolderEffect::FindLeader { hint: Some("n2".into()) }]);
+    assert_eq!(client.step(HolderInput::Disconnected), []);
+    let effects = client.step(HolderInput::Connected);
+    let (register, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Register);
+    (client, register)
+}
+
+#[test]
+fn closing_goes_on_at_the_next_leader() {
+    let (mut client, register) = closing_at_next_server();
+    let result = Ok(Answer::Registered { coverings: vec![] });
+    let effects =
+        client.respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], clocks: None, result });
+    let (close, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Close);
+    assert_eq!(client.answer(close, Answer::Closed), [HolderEffect::Closed]);
+    assert_eq!(client.holder.next_deadline(), None);
+}
+
+#[test]
+fn session_that_is_gone_at_the_next_leader_is_closed() {
+    let (mut client, register) = closing_at_next_server();
+    assert_eq!(client.refuse(register, Refusal::SessionNotFound { session: SESSION }), [HolderEffect::Closed]);
+}
+
+#[test]
+fn closing_again_without_a_connection_waits_for_no_leader() {
+    let mut client = Client::cached();
+    client.step(HolderInput::Close);
+    assert_eq!(client.step(HolderInput::Disconnected), []);
+    assert_eq!(client.step(HolderInput::Close), [HolderEffect::Closed]);
+    assert_eq!(client.holder.next_deadline(), None);
+}
