@@ -112,7 +112,7 @@ impl Holder {
             volume.end_lease();
         }
         let ended = volume.ended;
-        self.holder_reports.remove(top);
+        self.forget_holder_report(top);
         // `None` if there is no copy that the answer could revive.
         let last_valid = ended.filter(|ended| self.has_revivable(top, ended.since, now)).map(|ended| ended.last);
         let Some(acquisition) = self.acquisitions.get_mut(top) else { return };
@@ -305,7 +305,7 @@ impl Holder {
                 have_dependents |= volume.lease.is_some();
             } else {
                 volume.end_lease();
-                self.holder_reports.remove(&replaceable);
+                self.forget_holder_report(&replaceable);
             }
         }
         have_dependents
@@ -387,7 +387,7 @@ impl Holder {
         let attached = std::mem::take(&mut volume.attached);
         self.notify_attached_lost(attached.into_iter().map(|(path, node)| (path, node.revision)).collect());
         self.notify_validity(top);
-        self.holder_reports.remove(top);
+        self.forget_holder_report(top);
         self.volumes.forget(top);
         self.lose_locks_without_lease();
     }

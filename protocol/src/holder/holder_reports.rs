@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 
 use super::{
-    Holder,
+    Holder, SendId,
     in_flight::Purpose,
     volume_leases::{RenewalSelection, Unreported},
 };
@@ -32,6 +32,8 @@ pub(super) struct HolderReport {
     parts: u32,
     /// The parts that the leader has not answered.
     unanswered: VecDeque<Vec<Object>>,
+    /// The latest sending. An answer to another one is about an earlier report.
+    sent: Option<SendId>,
 }
 
 impl HolderReport {
@@ -42,7 +44,7 @@ impl HolderReport {
             unanswered.push_back(Vec::new());
         }
         let parts = u32::try_from(unanswered.len()).unwrap_or(u32::MAX);
-        Self { incarnation, covering, parts, unanswered }
+        Self { incarnation, covering, parts, unanswered, sent: None }
     }
 
     /// The next part to send.
@@ -83,19 +85,32 @@ impl Holder {
             validity.volume == *top && validity.incarnation >= since && now < validity.until
         });
         let report = HolderReport::new(*incarnation, *number, copies.map(|(object, _)| object).collect());
+        self.forget_holder_report(top);
         self.holder_reports.insert(top.clone(), report);
         self.send_queue.push(Purpose::HolderReport(top.clone()));
     }
 
     pub(super) fn send_report_part(&mut self, top: &NodePath, now: Instant) {
         if let Some(part) = self.holder_reports.get(top).and_then(|report| report.next_part(top)) {
-            self.send(Purpose::HolderReport(top.clone()), Body::HolderReport(part), RenewalSelection::Due, now);
+            let body = Body::HolderReport(part);
+            let sent = self.send(Purpose::HolderReport(top.clone()), body, RenewalSelection::Due, now);
+            self.holder_reports.get_mut(top).into_iter().for_each(|report| report.sent = Some(sent));
+        }
+    }
+
+    /// Forgets the volume's report, and ignores a late answer to it.
+    pub(super) fn forget_holder_report(&mut self, top: &NodePath) {
+        if let Some(report) = self.holder_reports.remove(top) {
+            report.sent.into_iter().for_each(|send_id| self.in_flight.cancel(send_id));
+            self.send_queue.cancel(&Purpose::HolderReport(top.clone()));
         }
     }
 
     /// Handles the leader's answer to a part.
-    pub(super) fn advance_holder_report(&mut self, top: &NodePath) {
-        let Some(report) = self.holder_reports.get_mut(top) else { return };
+    pub(super) fn advance_holder_report(&mut self, top: &NodePath, send_id: SendId) {
+        let Some(report) = self.holder_reports.get_mut(top).filter(|report| report.sent == Some(send_id)) else {
+            return;
+        };
         report.unanswered.pop_front();
         if report.unanswered.is_empty() {
             self.holder_reports.remove(top);

@@ -88,7 +88,7 @@ impl Holder {
             volume.end_lease();
             self.lose_attached_without_lease(&lapse.volume);
             self.lose_locks_without_lease();
-            self.holder_reports.remove(&lapse.volume);
+            self.forget_holder_report(&lapse.volume);
             self.notify_validity(&lapse.volume);
         }
     }

@@ -278,9 +278,7 @@ impl Holder {
             Purpose::Close => self.closed(),
             Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLockStatus => {}
             Purpose::Acquire(volume) => self.refused_volume(&volume, false, now),
-            Purpose::HolderReport(volume) => {
-                self.holder_reports.remove(&volume);
-            }
+            Purpose::HolderReport(volume) => self.forget_holder_report(&volume),
             Purpose::Read(object) => self.refused_read(&object, refusal),
             Purpose::ReadNextValue(object) => self.next_values.end(&object),
             Purpose::Write(write) => self.refused_write(write, refusal),

@@ -158,7 +158,7 @@ impl Holder {
         match (purpose, answer) {
             (Purpose::Open, Answer::Opened { session, term }) => self.opened(session, term, sent, epoch, now),
             (Purpose::Close, _) => self.closed(),
-            (Purpose::HolderReport(volume), Answer::ReportReceived) => self.advance_holder_report(&volume),
+            (Purpose::HolderReport(volume), Answer::ReportReceived) => self.advance_holder_report(&volume, send_id),
             (Purpose::Acquire(volume), Answer::Acquired(answer)) => {
                 self.acquired((&volume, send_id), sent, epoch, answer, now);
             }

@@ -1,7 +1,7 @@
 //! Holder reports: when they begin, and their parts.
 
 use super::*;
-use crate::message::{CoveringLease, HolderReportPart, REPORT_PART_OBJECTS_MAX};
+use crate::message::{CoveringLease, HolderReportPart, Lapse, REPORT_PART_OBJECTS_MAX};
 
 /// A client whose lease ended, and that read `/a` again at 150 s. Its copies of `/a` and `/b` are
 /// valid again, and it owes a report.
@@ -118,5 +118,28 @@ fn holder_report_is_sent_in_parts() {
     let Body::HolderReport(part) = request.body else { panic!("{effects:?}") };
     assert_eq!((part.part, part.parts, part.objects.len()), (1, 2, 1));
     assert_eq!(client.answer(second, Answer::ReportReceived), []);
+    assert!(client.holder.holder_reports.is_empty());
+}
+
+#[test]
+fn late_answer_to_an_earlier_report_advances_nothing() {
+    let mut client = returned();
+    let effects = client.recall(recall(11, 1, vec![one("/c")]));
+    let earlier = client.only(&effects).0;
+    let effects = client.read(6, "/other");
+    let read = client.only(&effects).0;
+    let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(2) }];
+    let result = Ok(answer(Some(value(10)), None));
+    let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, clocks: None, result });
+    let acquire = client.only(&effects).0;
+    let revival = Revival::AllExcept { changed: vec![], covering: CoveringNumber(5), reports_at_once: true };
+    let lease = AcquiredVolume { promise: promise("/", 3), stamp: stamp(12), revival, read: None };
+    let effects = client.answer(acquire, Answer::Acquired(lease));
+    let is_report = |(_, body): &&(SendId, Body)| matches!(body, Body::HolderReport(_));
+    let requests = sent(&effects);
+    let present = requests.iter().find(is_report).expect("a report").0;
+    client.answer(earlier, Answer::ReportReceived);
+    assert!(!client.holder.holder_reports.is_empty(), "the present report is unanswered");
+    client.answer(present, Answer::ReportReceived);
     assert!(client.holder.holder_reports.is_empty());
 }
