@@ -405,7 +405,7 @@ impl Driver {
             }
             HolderEffect::KeyLeaseLost { id } => core.lose_key_lease(id),
             HolderEffect::LockChanged { lock, status } => core.show_lock_status(lock, status),
-            HolderEffect::LocksLost { locks } => self.lose_locks(core, locks, step),
+            HolderEffect::LocksLost { locks, may_remain } => self.lose_locks(core, locks, may_remain, step),
             HolderEffect::WriteLeaseChanged { lock, status } => {
                 // The value may have been set or flushed, which is a write of this client.
                 self.recent.note_write(clock::now());

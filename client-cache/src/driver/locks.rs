@@ -67,11 +67,14 @@ impl Driver {
     }
 
     /// Marks locks as lost, for example by this clock (`expire_granted_locks` in
-    /// `protocol/src/holder/locks.rs`). The servers may still count them, so this also releases
-    /// them.
-    pub(super) fn lose_locks(&self, core: &mut DriverCore, ids: Vec<LockId>, step: &mut DriverStep) {
+    /// `protocol/src/holder/locks.rs`). Releases them if the servers may still count them.
+    pub(super) fn lose_locks(&self, core: &mut DriverCore, ids: Vec<LockId>, may_remain: bool, step: &mut DriverStep) {
         for lock in ids {
             let Some((path, cell)) = core.locks.remove(&lock) else { continue };
+            if !may_remain {
+                cell.end();
+                continue;
+            }
             let write = WriteId(core.next_id());
             // This comes before `end`. A caller may see the loss and lock again at once: it must
             // then find this release, and wait for it.

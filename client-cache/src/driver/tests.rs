@@ -4,6 +4,7 @@ use leasehold_protocol::{
     id::{Epoch, Incarnation, Revision, Stamp, VolumeGeneration},
     lease_policy::LeaseOffer,
     lease_policy::LeaseRequest,
+    lock::LockStatus,
     message::{AcquiredVolume, Answer, KeepAliveResult, KeyLeasePromise, Lapse, Promise, ReadAnswer, Revival},
     object::Content,
 };
@@ -129,4 +130,19 @@ async fn registration_is_not_lost_with_an_earlier_lease() {
     driver.core.lock().lose_registration_lease(&path("/s"), Revision(9));
     driver.set_registration_revision(&path("/s"), late, Revision(9));
     assert!(late_lost.is_cancelled());
+}
+
+const LOCK: LockId = LockId(4);
+
+#[tokio::test]
+async fn lock_that_a_server_has_ended_is_not_released() {
+    for may_remain in [false, true] {
+        let driver = Driver::new(Options::new(["nobody:1"]), 0);
+        let cell = LockCell::new(LockStatus::Waiting);
+        let (mut core, mut step) = (driver.core.lock(), DriverStep::default());
+        core.locks.insert(LOCK, (path("/a"), cell.clone()));
+        driver.lose_locks(&mut core, vec![LOCK], may_remain, &mut step);
+        assert!(cell.lost.is_cancelled());
+        assert_eq!((step.follow_ups.len(), core.release_writes.len()), (may_remain.into(), may_remain.into()));
+    }
 }

@@ -141,11 +141,13 @@ pub enum HolderEffect {
         status: LockStatus,
     },
     /// These locks are lost: their lease has ended, or its time has passed on this clock. Reported
-    /// once for each lock, and never for a lock that the application has released. The servers may
-    /// still have the locks, so the client has to release them there.
+    /// once for each lock, and never for a lock that the application has released.
     LocksLost {
         /// The locks.
         locks: Vec<LockId>,
+        /// The servers may still have the locks, so the client has to release them there. False if
+        /// a server has said that the locks or the session have ended.
+        may_remain: bool,
     },
     /// The status of a write lease has changed. Reported from the answer to
     /// [`Write::TakeWriteLease`](crate::command::Write::TakeWriteLease) on, until the write lease

@@ -4,7 +4,7 @@
 //! granted may be old. So the client counts on the lock only while that lease holds on this clock
 //! (S10, T2). When the lease has ended by this clock or on the servers, a granted lock is lost. A
 //! waiting lock is lost only when the lease has ended on the servers. The holder then notifies the
-//! application once. The servers may still have the lock, so the client releases it there
+//! application once. If the servers may still have the lock, the client releases it there
 //! (`lose_locks` in `client-cache/src/driver/locks.rs`).
 //!
 //! To learn of grants and of waiters, the holder has one [`Body::AwaitLockStatus`] in flight. The
@@ -281,7 +281,7 @@ impl Holder {
         let Some(own) = self.locks.by_id.get_mut(&id) else { return false };
         if status == LockStatus::Ended {
             self.forget_lock(id);
-            self.effects.push(HolderEffect::LocksLost { locks: vec![id] });
+            self.notify_locks_lost(vec![id], false);
         } else {
             own.status = status;
             self.effects.push(HolderEffect::LockChanged { lock: id, status });
@@ -303,7 +303,7 @@ impl Holder {
         let ended = self.locks.by_id.iter().filter(|(_, own)| !has_current_lease(own)).map(|(id, _)| *id);
         let ended: Vec<LockId> = ended.collect();
         ended.iter().for_each(|id| self.forget_lock(*id));
-        self.notify_locks_lost(ended);
+        self.notify_locks_lost(ended, true);
     }
 
     /// Finds the owned locks whose lease has ended on this clock, and reports them as lost. This
@@ -319,7 +319,7 @@ impl Holder {
             self.locks.by_id.iter().filter(|(_, own)| is_granted(own) && !self.is_live_by_clock(&own.volume, now));
         let ended: Vec<LockId> = ended.map(|(id, _)| *id).collect();
         ended.iter().for_each(|id| self.forget_lock(*id));
-        self.notify_locks_lost(ended);
+        self.notify_locks_lost(ended, true);
     }
 
     pub(super) fn is_live_by_clock(&self, volume: &NodePath, now: Instant) -> bool {
@@ -337,16 +337,17 @@ impl Holder {
         }
     }
 
-    /// Reports all locks as lost, because the session has ended.
-    pub(super) fn lose_all_locks(&mut self) {
+    /// Reports all locks as lost, because the session has ended. `may_remain` is false if a server
+    /// has said so.
+    pub(super) fn lose_all_locks(&mut self, may_remain: bool) {
         let locks = std::mem::take(&mut self.locks).by_id;
         locks.iter().for_each(|(id, own)| self.lose_write_lease(*id, own));
-        self.notify_locks_lost(locks.into_keys().collect());
+        self.notify_locks_lost(locks.into_keys().collect(), may_remain);
     }
 
-    fn notify_locks_lost(&mut self, locks: Vec<LockId>) {
+    pub(super) fn notify_locks_lost(&mut self, locks: Vec<LockId>, may_remain: bool) {
         if !locks.is_empty() {
-            self.effects.push(HolderEffect::LocksLost { locks });
+            self.effects.push(HolderEffect::LocksLost { locks, may_remain });
         }
     }
 

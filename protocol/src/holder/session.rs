@@ -312,7 +312,7 @@ impl Holder {
         self.reported_state = ReportedState::New;
         self.effects.push(HolderEffect::DropAll);
         self.end_writes();
-        self.lose_all_locks();
+        self.lose_all_locks(false);
         self.effects.push(HolderEffect::Connection(SessionNews::Expired { session: session.id }));
         self.reads.unsend_all();
         for object in self.reads.begin_anew() {
@@ -367,7 +367,7 @@ impl Holder {
         self.key_leases.clear();
         self.effects.push(HolderEffect::DropAll);
         self.end_writes();
-        self.lose_all_locks();
+        self.lose_all_locks(true);
         let reads = self.reads.end_all();
         if !reads.is_empty() {
             self.effects.push(HolderEffect::ReadFailed { reads, error: ReadFailure::Closed });

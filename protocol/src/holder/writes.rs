@@ -15,8 +15,8 @@ use std::{
 };
 
 use super::{
-    Holder, HolderBounds, HolderEffect, SendId, WriteFailure, WriteId, attachments::attached_to_session,
-    in_flight::Purpose, object_leases::ArrivedGrant, own_footprint::may_change, volume_leases::RenewalSelection,
+    Holder, HolderBounds, SendId, WriteFailure, WriteId, attachments::attached_to_session, in_flight::Purpose,
+    object_leases::ArrivedGrant, own_footprint::may_change, volume_leases::RenewalSelection,
 };
 use crate::{
     command::{Write, WriteRefusal, Written},
@@ -351,7 +351,7 @@ impl Holder {
         }
         self.write_done(write_id, Ok(written));
         if let Some(lock) = lost_lock {
-            self.effects.push(HolderEffect::LocksLost { locks: vec![lock] });
+            self.notify_locks_lost(vec![lock], true);
         }
     }
 

@@ -276,7 +276,7 @@ impl World {
                 self.tally.add("reports of lost nodes");
             }
             HolderEffect::LockChanged { lock, status } => self.lock_changed(place, lock, status),
-            HolderEffect::LocksLost { locks } => self.locks_lost(place, &locks, inputs),
+            HolderEffect::LocksLost { locks, .. } => self.locks_lost(place, &locks, inputs),
             HolderEffect::WriteLeaseChanged { lock, status } => self.write_lease_changed(place, lock, status),
             HolderEffect::FlushLost { lock, value, may_be_written, .. } => {
                 self.flush_lost(place, lock, &value, may_be_written)

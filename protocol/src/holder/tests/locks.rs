@@ -39,7 +39,12 @@ fn awaits(known: LockStatus) -> Body {
 }
 
 fn lock_lost() -> HolderEffect {
-    HolderEffect::LocksLost { locks: vec![LOCK] }
+    HolderEffect::LocksLost { locks: vec![LOCK], may_remain: true }
+}
+
+/// The lock is lost, and a server has said that it has ended.
+fn lock_ended() -> HolderEffect {
+    HolderEffect::LocksLost { locks: vec![LOCK], may_remain: false }
 }
 
 impl Client {
@@ -232,7 +237,7 @@ fn locks_are_lost_once_with_lease_session_or_client() {
     let mut client = Client::leased();
     client.lock(Some(9), 1);
     let read = send_read(&mut client);
-    assert!(client.refuse(read, Refusal::SessionNotFound { session: SESSION }).contains(&lock_lost()));
+    assert!(client.refuse(read, Refusal::SessionNotFound { session: SESSION }).contains(&lock_ended()));
 
     let mut client = Client::leased();
     client.lock(Some(9), 1);

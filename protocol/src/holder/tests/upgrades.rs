@@ -83,7 +83,7 @@ fn lock_granted_after_its_lease_ended_is_lost() {
     let send_id = lock(&mut client, LockMode::Exclusive);
     client.now = at(110);
     let effects = client.answer(send_id, lock_outcome(LockMode::Exclusive, Some(9)));
-    assert_eq!(effects.last(), Some(&HolderEffect::LocksLost { locks: vec![LOCK] }));
+    assert_eq!(effects.last(), Some(&HolderEffect::LocksLost { locks: vec![LOCK], may_remain: true }));
 }
 
 #[test]
@@ -92,7 +92,10 @@ fn waiting_lock_answered_after_its_lease_ended_stays() {
     let send_id = lock(&mut client, LockMode::Exclusive);
     client.now = at(110);
     let effects = client.answer(send_id, lock_outcome(LockMode::Exclusive, None));
-    assert!(!effects.contains(&HolderEffect::LocksLost { locks: vec![LOCK] }), "the lease may still be renewed");
+    assert!(
+        !effects.contains(&HolderEffect::LocksLost { locks: vec![LOCK], may_remain: true }),
+        "the lease may still be renewed"
+    );
     assert!(
         sent(&effects).iter().any(|(_, body)| matches!(body, Body::AwaitLockStatus { .. })),
         "an AwaitLockStatus request is sent: {effects:?}"

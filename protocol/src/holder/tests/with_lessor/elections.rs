@@ -182,7 +182,7 @@ impl Pair {
                     self.elected(client, *lock, *token);
                 }
             }
-            HolderEffect::LocksLost { locks } => {
+            HolderEffect::LocksLost { locks, .. } => {
                 self.contest().locks[client] = None;
                 locks.iter().for_each(|lock| self.release(client, *lock));
             }
