@@ -122,7 +122,8 @@ impl Holder {
             let is_session_due = self.session.as_ref().is_some_and(|session| now >= session.pace.due);
             let is_probe_due = self.probe_deadline().is_some_and(|deadline| now >= deadline);
             let is_comparison_due = self.clocks_deadline().is_some_and(|deadline| now >= deadline);
-            if self.volumes.are_due(now) || is_session_due || is_probe_due || is_comparison_due {
+            let are_volumes_due = self.volumes.are_due(|top| self.writes.may_attach_in(top), now);
+            if are_volumes_due || is_session_due || is_probe_due || is_comparison_due {
                 self.send_heartbeat(now);
             }
         }

@@ -278,8 +278,7 @@ impl KnownVolumes {
                 _ => volume.renews(self.renewal),
             };
             let is_needed = is_touched || volume.is_needed(self.renewal);
-            // A lease that is renewed ahead needs no check of the writes.
-            let fits = (may_renew && is_needed) || (self.renewal != RenewalMode::Ahead && may_have_dependents(top));
+            let fits = (may_renew && is_needed) || may_have_dependents(top);
             chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
         }
         // The leases that are due first are chosen. If `is_quick`, they are due later from now on,
@@ -301,10 +300,11 @@ impl KnownVolumes {
         renewals
     }
 
-    /// Whether a request to renew must be sent now. Schedules a later check of idle volumes.
-    pub(super) fn are_due(&mut self, now: Instant) -> bool {
+    /// Whether a request to renew must be sent now. Schedules a later check of idle volumes. A lease
+    /// is not idle if a write in flight may attach a node or a lock to it (`may_have_dependents`).
+    pub(super) fn are_due(&mut self, may_have_dependents: impl Fn(&NodePath) -> bool, now: Instant) -> bool {
         let mut due = false;
-        for volume in self.map.values_mut() {
+        for (top, volume) in &mut self.map {
             let (is_needed, is_renewal_wanted) =
                 (volume.is_needed(self.renewal), volume.is_renewal_wanted(self.renewal));
             if !volume.renews_ahead(self.renewal) {
@@ -316,7 +316,7 @@ impl KnownVolumes {
             if now < lease.pace.due || is_ended_for_good {
                 continue;
             }
-            if is_needed {
+            if is_needed || may_have_dependents(top) {
                 due = true;
             } else {
                 lease.pace.idle(now);
@@ -489,12 +489,12 @@ mod tests {
         let later = now.after(Duration::from_secs(6));
         let mut renewed = BTreeSet::new();
         for _ in 0..3 {
-            assert!(volumes.are_due(later));
+            assert!(volumes.are_due(|_| false, later));
             let renewals = volumes.renewals(RenewalSelection::Due, true, |_| false, later);
             assert_eq!(renewals.len(), RENEWALS_MAX);
             renewed.extend(renewals.into_iter().map(|renew| renew.volume));
         }
         assert_eq!(renewed.len(), count);
-        assert!(!volumes.are_due(later));
+        assert!(!volumes.are_due(|_| false, later));
     }
 }

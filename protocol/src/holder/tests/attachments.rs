@@ -249,3 +249,22 @@ fn node_is_attached_with_lock_only_to_the_lease_of_the_lock() {
     client.answer(put, written(31, "/v", 5));
     assert!(!is_with_lock(&client, 31, LOCK) && !is_with_lock(&client, 30, LOCK));
 }
+
+/// The put waits for another client. Meanwhile the application reads nothing.
+#[test]
+fn lease_is_renewed_while_a_put_that_attaches_is_in_flight() {
+    let mut client = Client::leased();
+    client.send(1, attached("/a"));
+    while let Some(next) = client.holder.next_deadline().filter(|next| *next <= at(140)) {
+        client.now = next;
+        let effects = client.timeout(&[]);
+        for (send_id, request) in requests(&effects) {
+            let heartbeat = Answer::Heartbeat(Default::default());
+            match request.header.renew.is_empty() {
+                true => client.answer(send_id, heartbeat),
+                false => client.answer_renewing(send_id, heartbeat),
+            };
+        }
+        assert!(client.holder.volume_remaining(&path("/"), client.now) > Duration::ZERO, "at {}", client.now);
+    }
+}
