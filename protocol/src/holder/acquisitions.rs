@@ -185,6 +185,9 @@ impl Holder {
         }
         if (is_newest || is_extended) && top.contains(&acquisition.path) && top != *believed && top.contains(believed) {
             self.forget_volume(believed);
+        if is_extended {
+            self.promised(&answer.promise, sent, now);
+        }
         }
         self.notify_validities(&acquisition.path);
         self.lose_attached_without_lease_above(&acquisition.path);

@@ -146,6 +146,7 @@ impl Holder {
             }
             if let Some((until, pace)) = &mut lease.promised {
                 pace.renewal_sent(*until, now);
+                pace.try_before(*until, now);
             }
             leases.push(KeyLeaseRenewal { id: *id, incarnation: lease.incarnation });
         }
@@ -228,7 +229,10 @@ impl Holder {
             }
             None => lease.promised = Some((until, Pace::new(sent, span, ttl, spread, now))),
         }
-        // `ends` must not be later than any lease's end.
+        lease.promised.iter_mut().for_each(|(until, pace)| pace.try_before(*until, now));
+        // `due` and `ends` must not be later than the due time and the end of any lease.
+        let due = lease.due();
+        self.key_leases.due = Some(self.key_leases.due.map_or(due, |earliest| earliest.min(due)));
         self.key_leases.ends = Some(self.key_leases.ends.map_or(until, |ends| ends.min(until)));
         self.effects.push(HolderEffect::KeyLeaseRenewed { id, incarnation, ttl, until });
     }

@@ -84,6 +84,14 @@ impl Pace {
         self.is_renewal_pending = true;
     }
 
+    /// A lease whose holder asks for nothing after its end is tried at least once more before it.
+    pub(super) fn try_before(&mut self, until: Instant, now: Instant) {
+        let half = until.since(now) / 2;
+        if self.due >= until && half >= INTERVAL_MIN {
+            self.due = now.after(half);
+        }
+    }
+
     /// Records that the application does not use the volume: check again later.
     pub(super) fn idle(&mut self, now: Instant) {
         self.due = now.after(self.part(IDLE_CHECKS_PER_TERM));

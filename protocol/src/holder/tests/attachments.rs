@@ -164,6 +164,7 @@ fn acquire_is_repeated_after_another_answer_grants_lease() {
     assert!(client.has_attached("/v", "/v/w/b"));
     let effects = client.answer(repeated, acquired("/v", 5, 51));
     assert!(!reports_lost_node(&effects) && client.has_attached("/v", "/v/w/b"), "the server extended the same lease");
+    assert_eq!(client.holder.volume_remaining(&path("/v"), client.now), TERM, "its promise counts");
     assert!(sent(&effects).iter().any(|(_, body)| matches!(body, Body::Write { .. })), "the queued write is sent");
 }
 

@@ -7,11 +7,11 @@ use crate::{
     message::{KEEP_ALIVES_MAX, KeepAliveResult, KeyLeasePromise, KeyLeaseRenewal, Lapse},
 };
 
-const ONE: LeaseId = LeaseId(1);
+pub(super) const ONE: LeaseId = LeaseId(1);
 const TWO: LeaseId = LeaseId(2);
 const TTL: Duration = Duration::from_secs(12);
 
-fn keep_alive_answer(id: LeaseId, span: Option<Duration>) -> Answer {
+pub(super) fn keep_alive_answer(id: LeaseId, span: Option<Duration>) -> Answer {
     let result = span.map_or(KeepAliveResult::NotFound, KeepAliveResult::Renewed);
     Answer::KeptAlive(vec![KeyLeasePromise { id, incarnation: Incarnation(5), ttl: TTL, result }])
 }
@@ -35,14 +35,14 @@ fn written() -> Answer {
 }
 
 /// Waits until the next renewal is due, and returns its id.
-fn send_renewal(client: &mut Client) -> SendId {
+pub(super) fn send_renewal(client: &mut Client) -> SendId {
     client.now = client.holder.next_deadline().expect("the key lease has a deadline");
     let effects = client.timeout(&[]);
     client.only(&effects).0
 }
 
 /// A client that renews the key lease from 100 s on.
-fn renewing() -> Client {
+pub(super) fn renewing() -> Client {
     let mut client = Client::registered();
     let effects = client.step(HolderInput::KeepAlive(ONE));
     let (send_id, request) = client.only(&effects);
@@ -104,7 +104,7 @@ fn stopped_last_key_lease_leaves_no_deadline() {
 }
 
 /// The leases that the step's request names.
-fn named_leases(effects: &[HolderEffect]) -> Vec<LeaseId> {
+pub(super) fn named_leases(effects: &[HolderEffect]) -> Vec<LeaseId> {
     let leases = |body| match body {
         Body::KeepAlive { leases } => leases,
         _ => vec![],

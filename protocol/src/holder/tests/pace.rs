@@ -1,6 +1,9 @@
 //! When a lease must be renewed, for any promise and any delay of the answer.
 
-use super::*;
+use super::{
+    key_leases::{ONE, keep_alive_answer, named_leases, renewing, send_renewal},
+    *,
+};
 use crate::{
     holder::{pace::Pace, tests::random::Numbers},
     id::LeaseId,
@@ -73,4 +76,19 @@ fn a_lease_ends_a_term_after_its_renewal_was_sent_or_earlier() {
         let until = until.unwrap_or_else(|| panic!("{span:?}, answered after {took:?}: {effects:?}"));
         assert!(until <= sent.after(span), "{span:?}, answered after {took:?}: {:?}", until.since(sent));
     }
+}
+
+/// The leader promises little more than what remains, for example without a quorum. The usual time
+/// between two requests would be longer.
+#[test]
+fn key_lease_near_its_end_is_asked_for_again_before() {
+    let mut client = renewing();
+    let send_id = send_renewal(&mut client);
+    client.now = at(111).after(Duration::from_millis(900));
+    let left = Duration::from_millis(6_100);
+    client.answer(send_id, keep_alive_answer(ONE, Some(left)));
+    let until = at(112).after(Duration::from_millis(100));
+    client.now = client.holder.next_deadline().expect("the key lease has a deadline");
+    assert!(client.now < until, "{}", client.now);
+    assert_eq!(named_leases(&client.timeout(&[])), [ONE]);
 }
