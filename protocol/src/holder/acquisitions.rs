@@ -129,6 +129,7 @@ impl Holder {
     /// Cancels the request for a new lease.
     fn stop_acquiring(&mut self, top: &NodePath) {
         if let Some(acquisition) = self.acquisitions.remove(top) {
+        self.send_queue.settle(&Purpose::Acquire(top.clone()));
             self.notify_validities(&acquisition.path);
             self.lose_attached_without_lease_above(&acquisition.path);
             self.lose_locks_without_lease();
@@ -293,7 +294,6 @@ impl Holder {
         if self.end_replaceable(replaceable) && !is_last {
             return self.wants_again(Purpose::Acquire(top.clone()), now);
         }
-        self.send_queue.settle(&Purpose::Acquire(top.clone()));
         self.stop_acquiring(top);
     }
 

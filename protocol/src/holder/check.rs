@@ -1,6 +1,6 @@
 //! The invariants of a holder, checked after each step in tests.
 
-use super::{Holder, copies::CachedCopy, session::LinkState};
+use super::{Holder, copies::CachedCopy, in_flight::Purpose, session::LinkState};
 use crate::{object::Object, path::NodePath, planted::Bug, time::Instant};
 
 impl Holder {
@@ -34,10 +34,24 @@ impl Holder {
         self.check_send_queue()
     }
 
-    /// Checks that each queued read, write and watch still waits to be sent.
+    /// Checks that each queued read, write and watch still waits to be sent, and that no setbacks
+    /// are remembered of a request that has ended.
     fn check_send_queue(&self) -> Result<(), String> {
-        match self.send_queue.iter().find(|purpose| !self.waits_to_be_sent(purpose)) {
-            Some(purpose) => Err(format!("{purpose:?} is queued, and nobody waits for it")),
+        if let Some(purpose) = self.send_queue.iter().find(|purpose| !self.waits_to_be_sent(purpose)) {
+            return Err(format!("{purpose:?} is queued, and nobody waits for it"));
+        }
+        let is_wanted = |purpose: &&Purpose| match purpose {
+            Purpose::Read(object) => self.reads.has(object),
+            Purpose::Write(write) => self.writes.is_pending(*write),
+            Purpose::Watch(watch) => self.watches.has(*watch),
+            Purpose::Acquire(top) => self.acquisitions.contains_key(top),
+            Purpose::HolderReport(top) => self.holder_reports.contains_key(top),
+            Purpose::Open => self.session.is_none(),
+            Purpose::Register | Purpose::Close => self.session.is_some(),
+            Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLockStatus | Purpose::ReadNextValue(_) => false,
+        };
+        match self.send_queue.set_back().find(|purpose| !is_wanted(purpose)) {
+            Some(purpose) => Err(format!("{purpose:?} has ended, and its setbacks are remembered")),
             None => Ok(()),
         }
     }

@@ -108,6 +108,10 @@ impl Reads {
         self.fetches.is_empty()
     }
 
+    pub(super) fn has(&self, object: &Object) -> bool {
+        self.fetches.contains_key(object)
+    }
+
     /// Whether the object's fetch waits to be sent.
     pub(super) fn is_queued(&self, object: &Object) -> bool {
         self.fetches.get(object).is_some_and(|fetch| fetch.stage == FetchStage::Queued)
@@ -245,6 +249,7 @@ impl Holder {
             return;
         }
         if self.may_serve(object, now) {
+            self.send_queue.settle(&Purpose::Read(object.clone()));
             if let Some(fetch) = self.reads.end(object) {
                 self.serve_cached(fetch.began.into_iter().collect(), object, now);
             }
@@ -386,6 +391,8 @@ impl Holder {
     /// all, else those that began before the request was sent. The others start over.
     fn end_fetch(&mut self, object: &Object, serves_joined: bool) -> Vec<ReadId> {
         let Some(fetch) = self.reads.fetches.remove(object) else { return Vec::new() };
+        // The answer may have come with that to a request for a lease.
+        self.send_queue.settle(&Purpose::Read(object.clone()));
         let Fetch { began: mut reads, joined, lease, .. } = fetch;
         if serves_joined || self.planted(Bug::JoinedReadTakesAnyAnswer) {
             reads.extend(joined);

@@ -90,7 +90,7 @@ impl SendQueue {
         }
     }
 
-    /// Forgets the setbacks of a request that was answered.
+    /// Forgets the setbacks of a request that was answered, or that has ended without a sending.
     pub(super) fn settle(&mut self, purpose: &Purpose) {
         self.setbacks.remove(purpose);
     }
@@ -151,6 +151,11 @@ impl SendQueue {
         let until = self.setbacks.get(purpose).map(|setbacks| setbacks.until);
         let waits = until.is_some_and(|until| self.later.contains(&(until, purpose.clone())));
         waits || self.positions.contains_key(purpose)
+    }
+
+    /// The requests that were set back.
+    pub(super) fn set_back(&self) -> impl Iterator<Item = &Purpose> {
+        self.setbacks.keys()
     }
 
     /// When the next wait ends.

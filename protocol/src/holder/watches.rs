@@ -56,6 +56,10 @@ impl OwnWatches {
         self.watches.is_empty()
     }
 
+    pub(super) fn has(&self, id: WatchId) -> bool {
+        self.watches.contains_key(&id)
+    }
+
     /// Whether the watch waits to be sent.
     pub(super) fn is_queued(&self, id: WatchId) -> bool {
         self.watches.get(&id).is_some_and(|watch| watch.stage == WatchStage::Queued)

@@ -423,3 +423,21 @@ fn blocked_read_refused_as_busy_is_retried_later_and_later() {
     assert_eq!(waits, [20, 40, 80]);
     assert_eq!(client.answer(read, Answer::ReadBlocked), [], "`ReadBlocked` does not answer an `AwaitRead`");
 }
+
+/// The read was refused for now. Then the answer comes with that to the request for a lease.
+#[test]
+fn setbacks_of_a_read_end_with_the_read() {
+    let mut client = Client::leased();
+    let effects = client.read(5, "/b");
+    let read = client.only(&effects).0;
+    client.refuse(read, Refusal::Retry);
+    client.now = at(111);
+    let effects = client.timeout(&[]);
+    let is_acquire = |(_, body): &&(SendId, Body)| matches!(body, Body::Acquire { .. });
+    let acquire = sent(&effects).iter().find(is_acquire).expect("the lease has ended").0;
+    let read = Some(Box::new(read_answer("/", Some(value(10)), None)));
+    let lease = AcquiredVolume { promise: promise("/", 2), stamp: stamp(9), revival: Revival::None, read };
+    let effects = client.answer(acquire, Answer::Acquired(lease));
+    assert!(effects.contains(&served(&[5], "/b", value(10), None)), "{effects:?}");
+    assert_eq!(client.holder.send_queue.set_back().next(), None);
+}
