@@ -183,6 +183,17 @@ impl CacheCounterTable {
         Arc::clone(volumes.entry(volume.clone()).or_default())
     }
 
+    /// Forgets a volume that is gone, unless a copy or a reader may still use its counters. Its hits
+    /// stay in the sum.
+    pub(crate) fn forget(&self, volume: &NodePath) {
+        let mut volumes = self.volumes.lock();
+        if volumes.get(volume).is_some_and(|counters| Arc::strong_count(counters) == 1)
+            && let Some(counters) = volumes.remove(volume)
+        {
+            self.forgotten_hits.fetch_add(counters.hits(), Relaxed);
+        }
+    }
+
     /// Counts a read that needed a server.
     pub(crate) fn miss(&self, volume: &NodePath, cause: MissCause, gap: Option<Duration>) {
         let counters = self.of(volume);
@@ -280,6 +291,19 @@ mod tests {
         assert_eq!(table.take_unreported(), [report(2, 2)]);
         assert_eq!(table.take_unreported(), []);
         assert_eq!(table.hits(), 6, "a report changes no counter that the application reads");
+    }
+
+    #[test]
+    fn forgotten_volume_leaves_its_hits() {
+        let table = CacheCounterTable::default();
+        let used = table.of(&path(1));
+        used.hit();
+        table.of(&path(2)).hit();
+        (1..=3).for_each(|number| table.forget(&path(number)));
+        assert_eq!(table.read().into_keys().collect::<Vec<_>>(), [path(1)], "a copy may still count there");
+        drop(used);
+        table.forget(&path(1));
+        assert_eq!((table.read().len(), table.hits()), (0, 2));
     }
 
     #[test]

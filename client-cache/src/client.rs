@@ -207,8 +207,9 @@ impl Client {
 
     /// What the cache has done so far in each volume: hits, misses by their cause, and recalled
     /// copies. It has the volumes that this client has read in, at most some hundred. If there are
-    /// more, it forgets volumes without copies. [`Admin::volume_stats`](crate::Admin::volume_stats)
-    /// has what the leader counted for all clients.
+    /// more, it forgets volumes without copies. It also forgets removed volumes.
+    /// [`Admin::volume_stats`](crate::Admin::volume_stats) has what the leader counted for all
+    /// clients.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -362,7 +362,7 @@ impl Driver {
                 core.unreported_drops.extend(objects);
             }
             HolderEffect::DropAll => self.drop_all(core),
-            HolderEffect::VolumeValidityChanged { volume, validity } => core.leases.set(&volume, validity),
+            HolderEffect::VolumeValidityChanged { volume, validity } => core.set_validity(&volume, validity),
             HolderEffect::Consent(consent) => {
                 step.recall_reply = Some(RecallReply::Consented { consent, push_requests: Vec::new() });
             }

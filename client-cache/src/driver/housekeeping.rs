@@ -2,9 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_protocol::holder::HolderInput;
+use leasehold_protocol::{
+    holder::{HolderInput, validity::VolumeValidity},
+    path::NodePath,
+};
 
-use super::Driver;
+use super::{Driver, DriverCore};
 use crate::clock;
 
 /// The timer reads the clock at least this often. Its sleep does not count the time for which the
@@ -111,5 +114,16 @@ impl Driver {
             self.step(&mut core, HolderInput::Evicted { object, stamp });
         }
         true
+    }
+}
+
+impl DriverCore {
+    /// Sets the validity of a volume's copies. If the rules have forgotten the volume, forgets its
+    /// counters.
+    pub(super) fn set_validity(&mut self, volume: &NodePath, validity: VolumeValidity) {
+        self.leases.set(volume, validity);
+        if self.holder.volume_of(volume) != *volume {
+            self.leases.counters().forget(volume);
+        }
     }
 }

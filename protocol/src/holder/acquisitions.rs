@@ -17,10 +17,11 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Holder, SendId, WriteId,
+    Holder, HolderEffect, SendId, WriteId,
     attachments::attached_to_session,
     in_flight::Purpose,
     pace::Pace,
+    validity::VolumeValidity,
     volume_leases::{KnownVolume, OwnVolumeLease, RenewalSelection, Unreported},
 };
 use crate::{
@@ -128,8 +129,8 @@ impl Holder {
 
     /// Cancels the request for a new lease.
     fn stop_acquiring(&mut self, top: &NodePath) {
-        if let Some(acquisition) = self.acquisitions.remove(top) {
         self.send_queue.settle(&Purpose::Acquire(top.clone()));
+        if let Some(acquisition) = self.acquisitions.remove(top) {
             self.notify_validities(&acquisition.path);
             self.lose_attached_without_lease_above(&acquisition.path);
             self.lose_locks_without_lease();
@@ -184,11 +185,11 @@ impl Holder {
                 self.drop_older_generations(&top);
             }
         }
-        if (is_newest || is_extended) && top.contains(&acquisition.path) && top != *believed && top.contains(believed) {
-            self.forget_volume(believed);
         if is_extended {
             self.promised(&answer.promise, sent, now);
         }
+        if (is_newest || is_extended) && top.contains(&acquisition.path) && top != *believed && top.contains(believed) {
+            self.forget_volume(believed);
         }
         self.notify_validities(&acquisition.path);
         self.lose_attached_without_lease_above(&acquisition.path);
@@ -389,7 +390,9 @@ impl Holder {
         volume.end_lease();
         let attached = std::mem::take(&mut volume.attached);
         self.notify_attached_lost(attached.into_iter().map(|(path, node)| (path, node.revision)).collect());
-        self.notify_validity(top);
+        // Also reported if the lease had ended before: the client forgets the volume too.
+        let (volume, validity) = (top.clone(), VolumeValidity::default());
+        self.effects.push(HolderEffect::VolumeValidityChanged { volume, validity });
         self.forget_holder_report(top);
         self.volumes.forget(top);
         self.lose_locks_without_lease();
