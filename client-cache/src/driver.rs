@@ -428,7 +428,7 @@ impl Driver {
                 }
                 self.report(core, connection.into());
             }
-            HolderEffect::ClockExcessChanged { excess } => self.status.clock_changed(excess),
+            HolderEffect::ClockExcessChanged { excess } => self.change_clock_excess(core, excess),
             HolderEffect::FindLeader { hint } => core.order(ConnectionOrder::Leave(hint)),
             HolderEffect::Changes { watch, changes } => core.tell_changes(watch, changes),
             HolderEffect::WatchLost { watch, error } => core.end_watch(watch, error),

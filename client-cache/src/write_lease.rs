@@ -245,12 +245,12 @@ impl WriteLease {
             status.is_none_or(|status| status.flushed_count >= wanted.min(status.set_count))
         };
         self.wait_until(losses, self.deadline(), is_flushed).await?;
-        let kept = self.cell.borrow();
-        if self.on_lost().is_cancelled() && kept.lost.is_some() {
-            // Another call has returned the loss. This one must not confirm the flush.
+        if self.on_lost().is_cancelled() {
+            // The write lease may have ended before the flush was confirmed. Another call may have
+            // returned the loss.
             return Err(LockError::Lost { path: self.path().clone() }.into());
         }
-        Ok(kept.status.stat)
+        Ok(self.cell.borrow().status.stat)
     }
 
     /// Whether a value was set that the servers are not known to have.

@@ -9,7 +9,7 @@ use leasehold_protocol::{
 use tokio::task::JoinHandle;
 
 use super::{Driver, DriverCore, waiting::WaitingCalls};
-use crate::{clock, connection, lost_change::LostChange, session_log, status::SessionState};
+use crate::{connection, lost_change::LostChange, session_log, status::SessionState};
 
 impl Driver {
     /// Starts the two tasks that the client cannot do without.
@@ -71,9 +71,7 @@ impl DriverCore {
         let rules = std::mem::replace(&mut self.holder, Holder::new(HolderConfig::new(String::new())));
         let locks: Vec<LockId> = self.locks.keys().copied().collect();
         for lock in locks {
-            let status = rules.write_lease_status(lock);
-            if status.is_some_and(|status| status.set_count > status.flushed_count) {
-                let value = rules.write_lease_value(lock, clock::now()).cloned().unwrap_or_default();
+            if let Some(value) = rules.unflushed_value(lock).cloned() {
                 self.flush_lost(lock, |path| LostChange { path, value, may_be_written: true, refusal: None });
             }
         }

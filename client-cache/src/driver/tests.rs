@@ -1,12 +1,12 @@
 //! Tests of the driver. The test plays the server.
 
 use leasehold_protocol::{
-    id::{Epoch, Incarnation, Revision, Stamp, VolumeGeneration},
+    id::{Epoch, Incarnation, Revision, Stamp, Token, VolumeGeneration},
     lease_policy::LeaseOffer,
     lease_policy::LeaseRequest,
-    lock::LockStatus,
+    lock::{LockMode, LockOutcome, LockStatus},
     message::{AcquiredVolume, Answer, KeepAliveResult, KeyLeasePromise, Lapse, Promise, ReadAnswer, Revival},
-    object::Content,
+    object::{Content, Data, Stat},
 };
 
 use super::*;
@@ -133,6 +133,58 @@ async fn registration_is_not_lost_with_an_earlier_lease() {
 }
 
 const LOCK: LockId = LockId(4);
+
+fn stat() -> Stat {
+    let revision = Revision(1);
+    Stat { create_revision: revision, modify_revision: revision, version: 1, value_len: 1, owner: None }
+}
+
+fn written(written: Written, data: Option<Data>) -> Response {
+    let (stamp, applied) = (Stamp { epoch: Epoch(1), sequence: 9 }, Revision(1));
+    let write_lease_data = data.map(Box::new);
+    response(Answer::Written { written, stamp, grant: None, applied, key_lease: None, write_lease_data })
+}
+
+/// The state of the write lease on `/a`, which has this value.
+fn take_write_lease(driver: &Driver, orders: &mut mpsc::UnboundedReceiver<ConnectionOrder>) -> LockCell {
+    let lock = Write::Lock { path: path("/a"), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO };
+    let _outcome = driver.write(lock);
+    driver.answered(sent(orders).0, response(acquired("/", 1)));
+    let (volume, incarnation) = (NodePath::root(), Incarnation(1));
+    let (mode, token) = (LockMode::Exclusive, Some(Token(9)));
+    let taken = LockOutcome { path: path("/a"), lock: LOCK, mode, token, volume, incarnation };
+    let taken = Written { lock: Some(Box::new(taken)), ..Written::default() };
+    driver.answered(sent(orders).0, written(taken, None));
+    let _outcome = driver.write(Write::TakeWriteLease { path: path("/a"), lock: LOCK });
+    let data = Data { value: "old".into(), stat: stat() };
+    driver.answered(sent(orders).0, written(Written::default(), Some(data)));
+    driver.lock_cell(LOCK)
+}
+
+/// The write lease is about to end, so the application can no longer read its value.
+#[tokio::test]
+async fn panic_hands_back_the_value_of_an_ending_write_lease() {
+    let driver = Driver::new(Options::new(["nobody:1"]), 0);
+    let mut orders = registered(&driver);
+    let cell = take_write_lease(&driver, &mut orders);
+    assert!(driver.set_under_write_lease(LOCK, "precious".into()));
+    driver.release_write_lease(LOCK);
+    driver.core.lock().is_stepping = true;
+    driver.end();
+    let lost = cell.write_lease.borrow().lost.clone().map(|(_, lost)| lost.value);
+    assert_eq!(lost, Some("precious".into()));
+}
+
+#[tokio::test]
+async fn call_under_write_lease_is_woken_when_clocks_recover() {
+    let driver = Driver::new(Options::new(["nobody:1"]), 0);
+    let mut orders = registered(&driver);
+    let cell = take_write_lease(&driver, &mut orders);
+    let waiting = cell.write_lease.subscribe();
+    let recovered = HolderEffect::ClockExcessChanged { excess: None };
+    driver.execute(&mut driver.core.lock(), recovered, &mut DriverStep::default());
+    assert!(waiting.has_changed().is_ok_and(|has_changed| has_changed));
+}
 
 #[tokio::test]
 async fn lock_that_a_server_has_ended_is_not_released() {

@@ -1,6 +1,8 @@
 //! Write leases: the application sets and reads values under them.
 
-use leasehold_protocol::{holder::HolderInput, id::LockId, lock::WriteLeaseStatus, object::Value, path::NodePath};
+use leasehold_protocol::{
+    drift::Excess, holder::HolderInput, id::LockId, lock::WriteLeaseStatus, object::Value, path::NodePath,
+};
 
 use super::{Driver, DriverCore};
 use crate::{clock, lost_change::LostChange};
@@ -50,6 +52,12 @@ impl Driver {
     /// Ends the write lease as soon as its value is flushed.
     pub(crate) fn release_write_lease(&self, lock: LockId) {
         self.step(&mut self.core.lock(), HolderInput::ReleaseWriteLease(lock));
+    }
+
+    /// Wakes the calls under write leases: they wait while the clocks are beyond their allowances.
+    pub(super) fn change_clock_excess(&self, core: &DriverCore, excess: Option<Excess>) {
+        core.locks.values().for_each(|(_, cell)| cell.write_lease.send_modify(|_| {}));
+        self.status.clock_changed(excess);
     }
 }
 

@@ -88,6 +88,12 @@ impl Holder {
         is_certain.then_some(&write_lease.value)
     }
 
+    /// The value that was set last under the lock's write lease, if no flush of it is confirmed.
+    pub fn unflushed_value(&self, id: LockId) -> Option<&Value> {
+        let write_lease = self.locks.by_id.get(&id)?.write_lease.as_ref()?;
+        write_lease.is_dirty().then_some(&write_lease.value)
+    }
+
     /// Whether the lock has a write lease, or one was requested or is ending.
     pub fn has_write_lease(&self, id: LockId) -> bool {
         self.write_leases.locks.contains(&id)
