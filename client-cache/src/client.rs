@@ -108,6 +108,12 @@ impl Client {
         }
     }
 
+    /// A client without tasks, whose server is the test.
+    #[cfg(test)]
+    pub(crate) fn of(driver: Arc<Driver>) -> Self {
+        Self { handle: Arc::new(Handle { driver }) }
+    }
+
     pub(crate) fn shared_driver(&self) -> Arc<Driver> {
         Arc::clone(&self.handle.driver)
     }

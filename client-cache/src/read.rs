@@ -239,10 +239,14 @@ impl Driver {
             Ok(outcome) => {
                 outcome.inspect(|read| self.recent.learn(&object, &read.content, read.valid_for.is_some(), sent))
             }
-            Err(_) => Err(match (object.path, self.status.unavailable()) {
-                (path, Some(source)) => ReadError::Unavailable { path, after, source },
-                (path, None) => ReadError::TimedOut { path, after },
-            }),
+            Err(_) => Err(self.read_timed_out(object.path, after)),
+        }
+    }
+
+    fn read_timed_out(&self, path: NodePath, after: Duration) -> ReadError {
+        match self.status.unavailable() {
+            Some(source) => ReadError::Unavailable { path, after, source },
+            None => ReadError::TimedOut { path, after },
         }
     }
 
@@ -382,13 +386,17 @@ impl Client {
     }
 
     async fn stat_of(&self, path: &NodePath) -> Result<Option<NodeStat>, ReadError> {
-        let (after, began) = (self.timeout(None), clock::now());
+        let after = self.timeout(None);
+        let read = tokio::time::timeout(after, self.stat_until_read(path, after)).await;
+        read.unwrap_or_else(|_| Err(self.driver().read_timed_out(path.clone(), after)))
+    }
+
+    async fn stat_until_read(&self, path: &NodePath, after: Duration) -> Result<Option<NodeStat>, ReadError> {
         loop {
-            let left = after.saturating_sub(clock::now().since(began));
-            let data = self.driver().get(ObjectKind::Data, path, left).await?;
+            let data = self.driver().get(ObjectKind::Data, path, after).await?;
             let Content::Data(Some(found)) = &*data.content else { return Ok(None) };
-            let children = self.driver().get(ObjectKind::Children, path, left).await?;
-            let again = self.driver().get(ObjectKind::Data, path, left).await?;
+            let children = self.driver().get(ObjectKind::Children, path, after).await?;
+            let again = self.driver().get(ObjectKind::Data, path, after).await?;
             if let (Content::Children(Some(children)), true) = (&*children.content, again.revision == data.revision) {
                 return Ok(Some(NodeStat::new(found, children)));
             }

@@ -10,6 +10,7 @@ use leasehold_protocol::{
 };
 
 use super::*;
+use crate::{client::Client, error::ReadError};
 
 const TERM: Duration = Duration::from_secs(600);
 
@@ -197,4 +198,34 @@ async fn lock_that_a_server_has_ended_is_not_released() {
         assert!(cell.lost.is_cancelled());
         assert_eq!((step.follow_ups.len(), core.release_writes.len()), (may_remain.into(), may_remain.into()));
     }
+}
+
+/// The server answers the first of the reads shortly before the timeout, and the second never.
+#[tokio::test(start_paused = true)]
+async fn stat_takes_one_timeout_for_all_its_reads() {
+    let timeout = Duration::from_secs(10);
+    let driver = Arc::new(Driver::new(Options::new(["nobody:1"]).timeout(timeout), 0));
+    let (client, mut orders) = (Client::of(Arc::clone(&driver)), registered(&driver));
+    let serve = async {
+        let mut next = async || match orders.recv().await {
+            Some(ConnectionOrder::Send(send_id, _)) => send_id,
+            other => panic!("{other:?}"),
+        };
+        driver.answered(next().await, response(acquired("/", 1)));
+        let read = next().await;
+        tokio::time::advance(timeout * 9 / 10).await;
+        let content = Some(Content::Data(Some(Data { value: "v".into(), stat: stat() })));
+        let (applied, offer) = (Revision(1), LeaseOffer::Everybody);
+        let answer = ReadAnswer { content, grant: None, volume: NodePath::root(), applied, offer };
+        driver.answered(read, response(Answer::Read(answer)));
+    };
+    let began = tokio::time::Instant::now();
+    let (answer, ()) = tokio::join!(client.stat("/a"), serve);
+    let (Err(ReadError::TimedOut { after, .. } | ReadError::Unavailable { after, .. }), false) =
+        (&answer, client.driver().closed.is_cancelled())
+    else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(*after, timeout);
+    assert!(began.elapsed() < timeout + Duration::from_millis(10), "{:?}", began.elapsed());
 }
