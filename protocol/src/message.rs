@@ -72,7 +72,8 @@ pub struct RequestHeader {
     /// Volume leases to renew (T6); at most [`RENEWALS_MAX`].
     pub renew: Vec<Renew>,
     /// The stamps of recalls to which the client consents. It repeats each until the server has
-    /// answered a request that had it (S5). At most [`CONSENTS_MAX`].
+    /// answered a request that had it. Of the consents that it also sent as replies to recalls, it
+    /// repeats only the latest (S5). At most [`CONSENTS_MAX`].
     pub consents: Vec<Stamp>,
     /// Copies that the client dropped without a recall, each with the stamp of its grant (S2); at
     /// most [`RETURNS_MAX`].

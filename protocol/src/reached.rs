@@ -124,6 +124,8 @@ bounds! {
     /// As above.
     ReturnsWaiting: "returns_waiting_max",
     /// As above.
+    ConsentsWaiting: "consents_waiting_max",
+    /// As above.
     DelayedConsents: "delayed_consents_max",
     /// As above.
     OwnNextValues: "own_next_values_max",

@@ -17,7 +17,11 @@ pub struct HolderBounds {
     /// The most returns that wait for a request. Beyond it, the oldest is forgotten. The server may
     /// then recall a copy that was dropped, and gets a consent.
     pub returns_waiting_max: usize,
-    /// The most objects for which consents are delayed. Beyond it, the holder consents at once.
+    /// The most consents that were replies to recalls and also wait for a request. Beyond it, the
+    /// oldest is forgotten. If its reply was lost, the leader sends the recall again.
+    pub consents_waiting_max: usize,
+    /// The most objects for which consents are delayed, with the delayed consents that no answer
+    /// has confirmed. Beyond it, the holder consents at once.
     pub delayed_consents_max: usize,
     /// The most objects whose next value is asked for at a time. Beyond it, the next read of the
     /// application asks.
@@ -39,6 +43,7 @@ impl HolderBounds {
         recalls_remembered_max: 4096,
         volumes_max: 4096,
         returns_waiting_max: 4096,
+        consents_waiting_max: 256,
         delayed_consents_max: 256,
         own_next_values_max: PUSH_REQUESTS_MAX,
         writes_out_max: State::ANSWERS_MAX,

@@ -14,7 +14,8 @@
 //! cancelled and may still be at the leader; a volume lease with nodes or locks has ended by this
 //! clock; or consents for more than
 //! [`HolderBounds::delayed_consents_max`](super::HolderBounds::delayed_consents_max) objects would
-//! be delayed.
+//! be delayed. The last number includes each consent whose delay has ended, until a request with it
+//! is answered. So one header has room for all of them.
 //!
 //! The holder ends all delays when the client sends a write, when a new volume lease begins, or
 //! when a promise makes a volume lease valid again that had ended by this clock.
@@ -82,7 +83,8 @@ impl Holder {
             return Some(delayed.due.since(now));
         }
         let objects = single_objects(sets)?;
-        if self.delayed_consents.objects() + objects.len() > self.config.bounds.delayed_consents_max {
+        let late = self.delayed_consents.objects() + self.piggyback.late_consents();
+        if late + objects.len() > self.config.bounds.delayed_consents_max {
             reached(Bound::DelayedConsents);
             return None;
         }
@@ -160,7 +162,7 @@ impl Holder {
                     self.select_wanted(&sets);
                 }
                 self.drop_and_overtake(&sets, stamp);
-                self.piggyback.consent_by_request(stamp);
+                self.piggyback.consent_late(stamp);
             }
         }
     }

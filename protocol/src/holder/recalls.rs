@@ -172,7 +172,7 @@ impl Holder {
             self.select_wanted(sets);
         }
         let consent = HolderEffect::Consent(Consent { session, stamp: recall.stamp });
-        self.piggyback.consent(recall.stamp);
+        self.piggyback.consent(recall.stamp, &self.config.bounds);
         let has_copies = self.planted(Bug::ConsentWithoutDrop) || self.drop_and_overtake(sets, recall.stamp);
         self.effects.push(consent);
         // The client has none of these objects. If it owes a report, the leader counts it as

@@ -22,22 +22,37 @@ use crate::{
 /// Consents and returns to piggyback on requests, until a request that had them is answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Piggyback {
+    /// Consents that were replies to their recalls. These copies are in case a reply is lost.
     consents: BTreeSet<Stamp>,
-    /// There is a consent that no request has had, and that is no reply to a recall.
+    /// Consents after a delay or a flush. Only requests bring them, so they come first in headers.
+    late_consents: BTreeSet<Stamp>,
+    /// There is a late consent that no request has had.
     needs_request: bool,
     returns: VecDeque<Return>,
 }
 
 impl Piggyback {
-    /// Adds a consent (S5).
-    pub(super) fn consent(&mut self, stamp: Stamp) {
-        self.consents.insert(stamp);
+    /// Adds a consent that replies to its recall (S5).
+    pub(super) fn consent(&mut self, stamp: Stamp, bounds: &HolderBounds) {
+        if !self.late_consents.contains(&stamp) {
+            self.consents.insert(stamp);
+        }
+        if self.consents.len() > bounds.consents_waiting_max {
+            reached(Bound::ConsentsWaiting);
+            self.consents.pop_first();
+        }
     }
 
-    /// Adds a consent that does not reply to a recall. So a request must bring it.
-    pub(super) fn consent_by_request(&mut self, stamp: Stamp) {
-        self.consent(stamp);
+    /// Adds a consent whose recall already has a reply, without it.
+    pub(super) fn consent_late(&mut self, stamp: Stamp) {
+        self.consents.remove(&stamp);
+        self.late_consents.insert(stamp);
         self.needs_request = true;
+    }
+
+    /// How many consents only a request can bring.
+    pub(super) fn late_consents(&self) -> usize {
+        self.late_consents.len()
     }
 
     pub(super) fn needs_request(&self) -> bool {
@@ -56,13 +71,15 @@ impl Piggyback {
     /// Removes consents and returns of older epochs, which mean nothing to a new leader.
     pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
         self.consents.retain(|stamp| stamp.epoch >= epoch);
-        self.needs_request &= !self.consents.is_empty();
+        self.late_consents.retain(|stamp| stamp.epoch >= epoch);
+        self.needs_request &= !self.late_consents.is_empty();
         self.returns.retain(|copy| copy.stamp.epoch >= epoch);
     }
 
     fn arrived(&mut self, flight: &RequestInFlight) {
         for stamp in &flight.consents {
             self.consents.remove(stamp);
+            self.late_consents.remove(stamp);
         }
         if !flight.returns.is_empty() {
             self.returns.retain(|copy| !flight.returns.contains(copy));
@@ -127,6 +144,7 @@ impl Holder {
         let is_next_value = matches!(purpose, Purpose::ReadNextValue(_));
         let most = |most| if is_next_value { 0 } else { most };
         self.piggyback.needs_request &= is_next_value;
+        let consents = self.piggyback.late_consents.iter().chain(&self.piggyback.consents);
         let registration = match purpose {
             Purpose::Register => Some(self.in_flight.next()),
             _ => session.registered,
@@ -138,7 +156,7 @@ impl Holder {
             sequence: self.writes.next_sequence(),
             unanswered_from: self.writes.unanswered_from(),
             renew: self.volumes.renewals(reason, is_quick, |top| self.writes.may_attach_in(top), now),
-            consents: self.piggyback.consents.iter().take(most(CONSENTS_MAX)).copied().collect(),
+            consents: consents.take(most(CONSENTS_MAX)).copied().collect(),
             returns: self.piggyback.returns.iter().take(most(RETURNS_MAX)).cloned().collect(),
             // The shell counts them, and adds them when it sends the request.
             cached_reads: Vec::new(),

@@ -204,7 +204,7 @@ impl Holder {
         let pending = &mut self.write_leases.pending_consents;
         let ready: Vec<Stamp> = pending.iter().filter(|(_, locks)| locks.is_empty()).map(|(stamp, _)| *stamp).collect();
         pending.retain(|_, locks| !locks.is_empty());
-        ready.iter().for_each(|stamp| self.piggyback.consent_by_request(*stamp));
+        ready.iter().for_each(|stamp| self.piggyback.consent_late(*stamp));
         !ready.is_empty()
     }
 

@@ -36,15 +36,20 @@ const LIES: u64 = 200;
 /// A round that no lessor has begun. Its failure changes nothing.
 const NO_ROUND: u64 = u64::MAX;
 
-/// Select the random streams of delayed consents, and of their notices.
+/// How many of a thousand worlds keep few consents for requests, after their replies.
+const WORLDS_WITH_FEW_WAITING: u64 = 250;
+
+/// Select the random streams of delayed consents, of their notices, and of consents that wait.
 const CONSENTS: u64 = 0x63_6f_6e_73_65_6e_74;
 const NOTICES: u64 = 0x6e_6f_74_69_63_65;
+const WAITING: u64 = 0x77_61_69_74_69_6e_67;
 
 /// The draws of delayed consents in one world, from random streams of their own.
 #[derive(Debug)]
 pub(crate) struct ConsentDelays {
     delays: Option<Rng>,
     notices: Option<Rng>,
+    waiting: Option<Rng>,
 }
 
 impl ConsentDelays {
@@ -53,11 +58,18 @@ impl ConsentDelays {
             let mut rng = Rng::new(seed ^ stream);
             rng.chance(worlds).then_some(rng)
         };
-        Self { delays: one_of(CONSENTS, WORLDS), notices: one_of(NOTICES, WORLDS_WITH_NOTICES) }
+        Self {
+            delays: one_of(CONSENTS, WORLDS),
+            notices: one_of(NOTICES, WORLDS_WITH_NOTICES),
+            waiting: one_of(WAITING, WORLDS_WITH_FEW_WAITING),
+        }
     }
 
-    /// Delays the consents of a client that begins, or not.
+    /// Draws the bounds of a client that begins, and delays its consents, or not.
     pub(crate) fn draw(&mut self, config: &mut HolderConfig) {
+        if let Some(rng) = &mut self.waiting {
+            config.bounds.consents_waiting_max = *rng.pick(&[1, 3]);
+        }
         let Some(rng) = &mut self.delays else { return };
         config.consent_delay = Duration::from_millis(*rng.pick(&[0, 5, 40, 300, 60_000]));
         if rng.chance(300) {

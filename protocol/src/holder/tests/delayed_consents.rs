@@ -1,7 +1,7 @@
 //! Consents that wait while the client uses its copy.
 
 use super::{volume_leases::OwnVolumeLease, *};
-use crate::message::{DelayNotice, DelayReason};
+use crate::message::{CONSENTS_MAX, DelayNotice, DelayReason};
 
 const DELAY: Duration = Duration::from_secs(2);
 
@@ -273,4 +273,51 @@ fn consent_due_while_registering_is_sent_once_registered() {
     assert!(!client.may_serve("/a"), "the consent is due");
     let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
     assert_eq!(consented(&effects), [stamp(3)], "{effects:?}");
+}
+
+#[test]
+fn heartbeat_brings_delayed_consent_among_many_others() {
+    let mut client = delaying();
+    let last = 3 + CONSENTS_MAX as u64;
+    for sequence in 3..last {
+        client.recall(recall(sequence, sequence - 2, vec![one("/b")]));
+    }
+    client.recall(recall(last, last - 2, vec![one("/a")]));
+    let consents = consented(&pass_until(&mut client, at(102)));
+    assert!(consents.contains(&stamp(last)) && consents.len() <= CONSENTS_MAX, "{consents:?}");
+}
+
+#[test]
+fn recalls_drop_no_consent_whose_delay_has_ended() {
+    let mut client = Client::with(|config| {
+        config.consent_delay = DELAY;
+        config.bounds.consents_waiting_max = 1;
+    });
+    client = client.connect();
+    client.holder.settle_clocks();
+    let mut client = client.lease().cache("/a", 2);
+    client.recall(recall(3, 1, vec![one("/a")]));
+    pass_until(&mut client, at(102));
+    client.recall(recall(4, 2, vec![one("/b")]));
+    client.recall(recall(5, 3, vec![one("/b")]));
+    client.recall(recall(3, 1, vec![one("/a")]));
+    let effects = client.read(5, "/c");
+    assert_eq!(consented(&effects), [stamp(3), stamp(5)]);
+}
+
+#[test]
+fn unconfirmed_consents_count_against_the_bound_of_delays() {
+    let mut client = Client::with(|config| {
+        config.consent_delay = DELAY;
+        config.bounds.delayed_consents_max = 1;
+    });
+    client = client.connect();
+    client.holder.settle_clocks();
+    let mut client = client.lease().cache("/a", 2).cache("/b", 3).cache("/c", 4);
+    client.recall(recall(5, 1, vec![one("/a")]));
+    let effects = pass_until(&mut client, at(102));
+    let heartbeat = client.only(&effects).0;
+    assert_eq!(client.recall(recall(6, 2, vec![one("/b")])).last(), Some(&consent(6)));
+    client.renew(heartbeat, promise("/", 1));
+    assert_eq!(client.recall(recall(7, 3, vec![one("/c")])), [in_use(7, DELAY)]);
 }

@@ -128,6 +128,18 @@ fn consents_piggyback_until_request_with_them_is_answered() {
     assert_eq!(client.only(&effects).1.header.consents, []);
 }
 
+/// The replies to the recalls have brought these consents. If one was lost, the leader recalls again.
+#[test]
+fn consents_beyond_the_bound_drop_the_oldest() {
+    let mut client = Client::with(|config| config.bounds.consents_waiting_max = 2).connect().lease();
+    for sequence in 3..=5 {
+        assert_eq!(client.recall(recall(sequence, sequence - 2, vec![one("/a")])), [consent(sequence)]);
+    }
+    assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), [consent(3)]);
+    let effects = client.read(5, "/b");
+    assert_eq!(client.only(&effects).1.header.consents, [stamp(4), stamp(5)]);
+}
+
 #[test]
 fn evicted_copy_is_returned_with_the_next_request() {
     let mut client = Client::cached();
