@@ -16,6 +16,7 @@ mod write_leases;
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::Arc,
     time::Duration,
 };
@@ -102,9 +103,6 @@ pub(crate) type WriteOutcome = Result<Written, holder::WriteFailure>;
 #[derive(Debug)]
 struct DriverCore {
     holder: Holder,
-    /// True during a step. It stays true if a step panics. Then the end of the client discards the
-    /// rules.
-    is_stepping: bool,
     leases: VolumeLeases,
     /// The reads and writes that the application waits for.
     waiting: WaitingCalls,
@@ -158,7 +156,6 @@ impl Driver {
         };
         let core = DriverCore {
             holder: Holder::new(config),
-            is_stepping: false,
             leases: VolumeLeases::default(),
             waiting: WaitingCalls::default(),
             release_writes: HashMap::new(),
@@ -313,8 +310,17 @@ impl Driver {
 
     /// Runs a step of the rules, and executes its effects in order. Returns the reply to a recall
     /// among them.
+    ///
+    /// If the step panics, on whichever thread, the client ends. The rules may be in any state, and
+    /// effects may be lost, for example the drop of a copy to whose recall the holder consented.
     fn step(&self, core: &mut DriverCore, input: HolderInput) -> Option<RecallReply> {
-        core.is_stepping = true;
+        catch_unwind(AssertUnwindSafe(|| self.step_unguarded(core, input))).unwrap_or_else(|panic| {
+            self.end_after_panic(core);
+            resume_unwind(panic)
+        })
+    }
+
+    fn step_unguarded(&self, core: &mut DriverCore, input: HolderInput) -> Option<RecallReply> {
         let mut step = DriverStep::default();
         let mut next = Some(input);
         while let Some(input) = next {
@@ -332,7 +338,6 @@ impl Driver {
             next = step.follow_ups.pop_front();
         }
         self.wind_timer(core);
-        core.is_stepping = false;
         step.recall_reply
     }
 

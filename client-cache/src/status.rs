@@ -61,7 +61,8 @@ pub enum SessionState {
         /// The session that has ended.
         session: SessionId,
     },
-    /// The client is closed: the application has closed it, or the runtime of its tasks has ended.
+    /// The client is closed: the application has closed it, the runtime of its tasks has ended, or
+    /// the client panicked.
     Closed,
 }
 

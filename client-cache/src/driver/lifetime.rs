@@ -56,12 +56,19 @@ impl Driver {
     pub(crate) fn end(&self) {
         let mut core = self.core.lock();
         core.orders = None;
-        if core.is_stepping {
-            core.discard_rules();
-        }
         self.step(&mut core, HolderInput::Disconnected);
         self.step(&mut core, HolderInput::Close);
         self.closed.cancel();
+    }
+
+    /// Ends the client after a step that panicked. First it ends the volume leases, so that no read
+    /// uses a copy, even if the rest panics too.
+    pub(super) fn end_after_panic(&self, core: &mut DriverCore) {
+        core.leases.end_all();
+        core.orders = None;
+        tracing::warn!("the client is closed, because it panicked");
+        core.discard_rules();
+        self.step_unguarded(core, HolderInput::Close);
     }
 }
 

@@ -5,8 +5,8 @@ use leasehold_protocol::{
     lease_policy::LeaseOffer,
     lease_policy::LeaseRequest,
     lock::{LockMode, LockOutcome, LockStatus},
-    message::{AcquiredVolume, Answer, KeepAliveResult, KeyLeasePromise, Lapse, Promise, ReadAnswer, Revival},
-    object::{Content, Data, Stat},
+    message::{AcquiredVolume, Answer, Grant, KeepAliveResult, KeyLeasePromise, Lapse, Promise, ReadAnswer, Revival},
+    object::{Content, Data, ObjectKind, Stat},
 };
 
 use super::*;
@@ -228,4 +228,46 @@ async fn stat_takes_one_timeout_for_all_its_reads() {
     };
     assert_eq!(*after, timeout);
     assert!(began.elapsed() < timeout + Duration::from_millis(10), "{:?}", began.elapsed());
+}
+
+/// The task of an application, whose waker panics.
+struct BadWaker;
+
+impl std::task::Wake for BadWaker {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker panicked");
+    }
+}
+
+/// The answer installs a copy. Then it wakes the application's read, and that panics.
+#[tokio::test]
+async fn panic_in_a_step_ends_the_client_and_its_copies() {
+    let driver = Driver::new(Options::new(["nobody:1"]), 0);
+    let mut orders = registered(&driver);
+    let (_, mut outcome) = driver.read(Object::data(path("/a")), LeaseRequest::Implicit);
+    let acquire = sent(&mut orders).0;
+    driver.answered(acquire, response(acquired("/", 1)));
+    let read = sent(&mut orders).0;
+    let waker = Arc::new(BadWaker).into();
+    assert!(std::pin::Pin::new(&mut outcome).poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    let grant = Grant {
+        stamp: Stamp { epoch: Epoch(1), sequence: 2 },
+        volume: NodePath::root(),
+        incarnation: Incarnation(1),
+        generation: VolumeGeneration::default(),
+        span: TERM,
+    };
+    let answer = ReadAnswer {
+        content: Some(Content::Data(None)),
+        grant: Some(grant),
+        volume: NodePath::root(),
+        applied: Revision::default(),
+        offer: LeaseOffer::Everybody,
+    };
+    let stepped = catch_unwind(AssertUnwindSafe(|| driver.answered(read, response(Answer::Read(answer)))));
+    stepped.expect_err("the waker panics in the step");
+    assert!(driver.cache.hit(ObjectKind::Data, &path("/a")).is_none());
+    assert!(driver.closed.is_cancelled() && driver.session().is_none());
+    let (_, after) = driver.read(Object::data(path("/a")), LeaseRequest::Implicit);
+    assert!(matches!(after.await, Ok(ReadOutcome::Failed(holder::ReadFailure::Closed))));
 }
