@@ -394,7 +394,7 @@ impl Driver {
             HolderEffect::WriteDone { write, result } => {
                 let pending_release = core.release_writes.remove(&write);
                 if let Ok(written) = &result {
-                    core.apply_lock_outcome(written, pending_release.is_some());
+                    core.apply_lock_outcome(written, core.waiting.requests_lock(write));
                 }
                 // Other writes are noted by the calls that wait for them.
                 if pending_release.is_some() && !matches!(result, Err(holder::WriteFailure::Refused(_))) {

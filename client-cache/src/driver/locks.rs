@@ -110,10 +110,10 @@ impl DriverCore {
     }
 
     /// Applies the outcome of a lock request or of a change of mode, before its caller receives it.
-    /// The outcome of a pending release does not bring back a lock that is gone.
-    pub(super) fn apply_lock_outcome(&mut self, written: &Written, is_pending_release: bool) {
+    /// The outcome of a change of mode does not bring back a lock that is gone.
+    pub(super) fn apply_lock_outcome(&mut self, written: &Written, is_new: bool) {
         let Some(taken) = written.lock.as_deref() else { return };
-        if is_pending_release && !self.locks.contains_key(&taken.lock) {
+        if !is_new && !self.locks.contains_key(&taken.lock) {
             return;
         }
         let status = match taken.token {

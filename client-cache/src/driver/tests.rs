@@ -271,3 +271,36 @@ async fn panic_in_a_step_ends_the_client_and_its_copies() {
     let (_, after) = driver.read(Object::data(path("/a")), LeaseRequest::Implicit);
     assert!(matches!(after.await, Ok(ReadOutcome::Failed(holder::ReadFailure::Closed))));
 }
+
+/// The lock is given up while its upgrade is in flight.
+#[tokio::test]
+async fn late_outcome_of_upgrade_brings_back_no_lock() {
+    let driver = Driver::new(Options::new(["nobody:1"]), 0);
+    let mut orders = registered(&driver);
+    let outcome = |mode, token| {
+        let (volume, incarnation) = (NodePath::root(), Incarnation(1));
+        let lock =
+            LockOutcome { path: path("/a"), lock: LockId(1), mode, token: Some(Token(token)), volume, incarnation };
+        let written = Written { lock: Some(Box::new(lock)), ..Written::default() };
+        let stamp = Stamp { epoch: Epoch(1), sequence: token };
+        let (grant, applied, key_lease, write_lease_data) = (None, Revision::default(), None, None);
+        response(Answer::Written { written, stamp, grant, applied, key_lease, write_lease_data })
+    };
+    let (wait, delay) = (true, Duration::ZERO);
+    let _requested = driver.write(Write::Lock { path: path("/a"), mode: LockMode::Shared, wait, delay });
+    let acquire = sent(&mut orders).0;
+    driver.answered(acquire, response(acquired("/", 1)));
+    let lock = sent(&mut orders).0;
+    driver.answered(lock, outcome(LockMode::Shared, 2));
+    assert!(driver.core.lock().locks.contains_key(&LockId(1)));
+    let change = |mode| Write::ChangeLockMode { path: path("/a"), lock: LockId(1), mode, wait };
+    let _upgraded = driver.write(change(LockMode::Exclusive));
+    let _released = driver.begin_pending_release(&path("/a"), Write::Unlock { path: path("/a"), lock: LockId(1) });
+    driver.drop_lock_cell(LockId(1));
+    while let Ok(ConnectionOrder::Send(send_id, request)) = orders.try_recv() {
+        if matches!(request.body, Body::Write { write: Write::ChangeLockMode { .. }, .. }) {
+            driver.answered(send_id, outcome(LockMode::Exclusive, 3));
+        }
+    }
+    assert!(driver.core.lock().locks.is_empty());
+}

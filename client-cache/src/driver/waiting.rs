@@ -26,6 +26,7 @@ pub(crate) const WRITES_BYTES_MAX: usize = 256 << 20;
 #[derive(Debug)]
 struct WaitingWrite {
     bytes: usize,
+    requests_lock: bool,
     waiter: oneshot::Sender<WriteOutcome>,
 }
 
@@ -69,12 +70,18 @@ impl WaitingCalls {
         }
         let bytes = change.encoded_bytes();
         self.writes_bytes += bytes;
-        self.writes.insert(write, WaitingWrite { bytes, waiter });
+        let requests_lock = matches!(change, Write::Lock { .. });
+        self.writes.insert(write, WaitingWrite { bytes, requests_lock, waiter });
         (Some(write), receiver)
     }
 
     pub(super) fn has_write(&self, write: WriteId) -> bool {
         self.writes.contains_key(&write)
+    }
+
+    /// Whether the write requests a new lock.
+    pub(super) fn requests_lock(&self, write: WriteId) -> bool {
+        self.writes.get(&write).is_some_and(|waiting| waiting.requests_lock)
     }
 
     /// Removes a read. Returns false if it is not waiting.
@@ -94,7 +101,7 @@ impl WaitingCalls {
 
     /// Removes the write, and sends the result to its receiver.
     pub(super) fn finish_write(&mut self, write: WriteId, result: WriteOutcome) {
-        if let Some(WaitingWrite { bytes, waiter }) = self.writes.remove(&write) {
+        if let Some(WaitingWrite { bytes, waiter, .. }) = self.writes.remove(&write) {
             self.writes_bytes -= bytes;
             // The receiver may have been dropped.
             let _ = waiter.send(result);
