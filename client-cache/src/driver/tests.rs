@@ -10,7 +10,11 @@ use leasehold_protocol::{
 };
 
 use super::*;
-use crate::{client::Client, error::ReadError};
+use crate::{
+    client::Client,
+    error::{LockError, ReadError, WriteLeaseError},
+    write_lease::WriteLease,
+};
 
 const TERM: Duration = Duration::from_secs(600);
 
@@ -146,28 +150,48 @@ fn written(written: Written, data: Option<Data>) -> Response {
     response(Answer::Written { written, stamp, grant: None, applied, key_lease: None, write_lease_data })
 }
 
-/// The state of the write lease on `/a`, which has this value.
-fn take_write_lease(driver: &Driver, orders: &mut mpsc::UnboundedReceiver<ConnectionOrder>) -> LockCell {
-    let lock = Write::Lock { path: path("/a"), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO };
-    let _outcome = driver.write(lock);
-    driver.answered(sent(orders).0, response(acquired("/", 1)));
-    let (volume, incarnation) = (NodePath::root(), Incarnation(1));
-    let (mode, token) = (LockMode::Exclusive, Some(Token(9)));
-    let taken = LockOutcome { path: path("/a"), lock: LOCK, mode, token, volume, incarnation };
-    let taken = Written { lock: Some(Box::new(taken)), ..Written::default() };
-    driver.answered(sent(orders).0, written(taken, None));
-    let _outcome = driver.write(Write::TakeWriteLease { path: path("/a"), lock: LOCK });
-    let data = Data { value: "old".into(), stat: stat() };
-    driver.answered(sent(orders).0, written(Written::default(), Some(data)));
-    driver.lock_cell(LOCK)
+/// Takes a write lease on `/a`. Also returns its state.
+async fn own(driver: &Arc<Driver>) -> (WriteLease, LockCell) {
+    let (client, mut orders) = (Client::of(Arc::clone(driver)), registered(driver));
+    let serve = async {
+        while let Some(ConnectionOrder::Send(send_id, request)) = orders.recv().await {
+            let (volume, incarnation) = (NodePath::root(), Incarnation(1));
+            match request.body {
+                Body::Acquire { .. } => driver.answered(send_id, response(acquired("/", 1))),
+                Body::Write { write: Write::Lock { path, mode, .. }, .. } => {
+                    let taken = LockOutcome { path, lock: LOCK, mode, token: Some(Token(9)), volume, incarnation };
+                    let taken = Written { lock: Some(Box::new(taken)), ..Written::default() };
+                    driver.answered(send_id, written(taken, None));
+                }
+                Body::Write { write: Write::TakeWriteLease { .. }, .. } => {
+                    let data = Data { value: "old".into(), stat: stat() };
+                    return driver.answered(send_id, written(Written::default(), Some(data)));
+                }
+                _ => {}
+            }
+        }
+    };
+    let (lease, ()) = tokio::join!(client.write_lease("/a").into_future(), serve);
+    (lease.expect("the test grants it"), driver.lock_cell(LOCK))
+}
+
+/// The rules have lost the lock with its value, and the report of the loss, in a panic.
+#[tokio::test]
+async fn flush_of_a_lost_lock_confirms_nothing() {
+    let driver = Arc::new(Driver::new(Options::new(["nobody:1"]), 0));
+    let (lease, cell) = own(&driver).await;
+    assert!(driver.set_under_write_lease(LOCK, "precious".into()));
+    driver.core.lock().holder = Holder::new(HolderConfig::new(""));
+    cell.end();
+    let flushed = lease.flush().await;
+    assert!(matches!(flushed, Err(WriteLeaseError::Lock(LockError::Lost { .. }))), "{flushed:?}");
 }
 
 /// The write lease is about to end, so the application can no longer read its value.
 #[tokio::test]
 async fn panic_hands_back_the_value_of_an_ending_write_lease() {
-    let driver = Driver::new(Options::new(["nobody:1"]), 0);
-    let mut orders = registered(&driver);
-    let cell = take_write_lease(&driver, &mut orders);
+    let driver = Arc::new(Driver::new(Options::new(["nobody:1"]), 0));
+    let (_lease, cell) = own(&driver).await;
     assert!(driver.set_under_write_lease(LOCK, "precious".into()));
     driver.release_write_lease(LOCK);
     driver.core.lock().is_stepping = true;
@@ -178,9 +202,8 @@ async fn panic_hands_back_the_value_of_an_ending_write_lease() {
 
 #[tokio::test]
 async fn call_under_write_lease_is_woken_when_clocks_recover() {
-    let driver = Driver::new(Options::new(["nobody:1"]), 0);
-    let mut orders = registered(&driver);
-    let cell = take_write_lease(&driver, &mut orders);
+    let driver = Arc::new(Driver::new(Options::new(["nobody:1"]), 0));
+    let (_lease, cell) = own(&driver).await;
     let waiting = cell.write_lease.subscribe();
     let recovered = HolderEffect::ClockExcessChanged { excess: None };
     driver.execute(&mut driver.core.lock(), recovered, &mut DriverStep::default());
