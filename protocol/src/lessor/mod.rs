@@ -70,9 +70,9 @@ use crate::{
     drift::ClockAnswer,
     id::{CoveringNumber, Epoch, Incarnation, RequestId, Revision, SessionId},
     lease_policy::LeaseRequest,
-    limits::Limits,
+    limits::{LimitError, Limits},
     message::{Answer, Promise, Refusal, Renew, Response},
-    object::Object,
+    object::{Content, Object},
     path::NodePath,
     planted::{Bug, Planted},
     state::State,
@@ -254,6 +254,15 @@ struct StepContext<'a> {
     first_reads: usize,
     /// How many watches this step has answered, and how many events it has reported to them.
     watch_events: usize,
+    /// The lists that this step has read, of those with purged nodes.
+    lists_with_purged: BTreeMap<Object, Result<Content, LimitError>>,
+}
+
+impl<'a> StepContext<'a> {
+    fn new(state: &'a State, now: Instant) -> Self {
+        let effects = Vec::new();
+        Self { state, now, effects, read_bytes: 0, first_reads: 0, watch_events: 0, lists_with_purged: BTreeMap::new() }
+    }
 }
 
 impl Lessor {
@@ -319,7 +328,7 @@ impl Lessor {
     pub fn step(&mut self, input: LessorInput, state: &State, now: Instant) -> Vec<LessorEffect> {
         self.tick = state.tick();
         self.advance_clock(now);
-        let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0, first_reads: 0, watch_events: 0 };
+        let mut cx = StepContext::new(state, now);
         let is_proof = matches!(input, LessorInput::Proven { .. });
         match input {
             LessorInput::Request { id, request } => self.handle_request(id, request, &mut cx),
@@ -417,7 +426,7 @@ impl Lessor {
     /// Ends the lessor when its replica stops leading. It answers *outcome unknown* to proposed
     /// writes, and *retry* to all other requests (S9).
     pub fn step_down(mut self, state: &State, now: Instant) -> Vec<LessorEffect> {
-        let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0, first_reads: 0, watch_events: 0 };
+        let mut cx = StepContext::new(state, now);
         let blocked = std::mem::take(&mut self.blocked_reads).into_reads();
         let blocked = blocked.chain(std::mem::take(&mut self.next_values).into_reads());
         let proving =

@@ -185,8 +185,9 @@ impl State {
         incarnation: Incarnation,
         path: NodePath,
     ) -> impl Iterator<Item = &NodePath> + use<'_> {
+        // If they are purged, they are not examined: they may be many.
         let is_purged = self.attachments.tombstones.contains(&incarnation);
-        self.attachments.from(incarnation, path).counted().filter(move |_| !is_purged)
+        (!is_purged).then(|| self.attachments.from(incarnation, path)).into_iter().flatten().counted()
     }
 
     /// The number of nodes that are attached to this incarnation, including nodes that are purged

@@ -190,12 +190,13 @@ impl State {
         self.child_names(path, node, &mut |_| true).map(|names| children_of(node, names))
     }
 
-    /// The names of a node's children. `None` if a name does not fit: the walk then stops.
+    /// The names of a node's children. `None` if a name does not fit: the walk then stops. `fits`
+    /// gets `None` for a purged child.
     fn child_names(
         &self,
         path: &NodePath,
         node: &NodeRecord,
-        fits: &mut dyn FnMut(&str) -> bool,
+        fits: &mut dyn FnMut(Option<&str>) -> bool,
     ) -> Option<Vec<String>> {
         let mut names = Vec::new();
         if node.child_count() == 0 {
@@ -208,9 +209,13 @@ impl State {
             visit(1);
             let name = &path.as_str()[lower.len()..];
             match name.find('/') {
-                None if self.is_live(node) && !fits(name) => return None,
-                None if self.is_live(node) => names.push(name.to_owned()),
-                None => {}
+                None => {
+                    let name = self.is_live(node).then_some(name);
+                    if !fits(name) {
+                        return None;
+                    }
+                    names.extend(name.map(str::to_owned));
+                }
                 // A descendant of a child that the walk has passed: seek past its subtree.
                 Some(end) => {
                     let after_subtree = after_all_below(&path.as_str()[..=lower.len() + end]);
@@ -236,8 +241,9 @@ impl State {
     /// # Errors
     ///
     /// [`LimitError::Content`] if it weighs more. The check costs no more than reading an allowed
-    /// content, because it does not read a list with too many names.
-    pub fn content_within(&self, object: &Object, most: usize) -> Result<Content, LimitError> {
+    /// content, because it does not read a list with too many names. But a list may also have
+    /// purged nodes that are not reclaimed yet: their number is added to `purged`.
+    pub fn content_within(&self, object: &Object, most: usize, purged: &mut usize) -> Result<Content, LimitError> {
         let too_long = |weight| Err(LimitError::Content { got: weight, expected: most });
         let node = self.node(&object.path);
         let at_least = match (object.kind, node) {
@@ -251,8 +257,9 @@ impl State {
             return too_long(at_least);
         }
         let mut weight = 0;
-        let mut fits = |name: &str| {
-            weight += Content::name_weight(name);
+        let mut fits = |name: Option<&str>| {
+            weight += name.map_or(0, Content::name_weight);
+            *purged += usize::from(name.is_none());
             weight <= most
         };
         match (object.kind, node) {

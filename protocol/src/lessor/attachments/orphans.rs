@@ -44,8 +44,8 @@ pub(in crate::lessor) struct OrphanedLeases {
 pub(super) struct PurgeBounds {
     /// The most leases that one step sorts by volume. Also the most leases of one purge.
     pub(super) leases: usize,
-    /// The most nodes of the leases that one step sorts, and of those that one purge has. The last
-    /// lease that a step sorts may exceed it. So may a purge of a single lease.
+    /// The most nodes of the leases that one step sorts, and of those that it examines for one
+    /// purge. The last lease that a step sorts may exceed it. So may a purge of a single lease.
     pub(super) nodes: usize,
     /// The most purges that wait for one set of volumes.
     pub(super) purges: usize,
@@ -104,13 +104,14 @@ impl OrphanedLeases {
         for _ in 0..bounds.leases {
             let Some(lease) = self.by_volumes.get(&volumes).and_then(|leases| leases.first().copied()) else { break };
             visit(1);
+            let is_first = nodes == 0;
+            nodes += state.attached_node_count(lease);
+            if !is_first && nodes > bounds.nodes {
+                break;
+            }
             // Meanwhile a write may have removed some of the orphans.
             let present = volumes_of_orphans(lease, state);
             if present == volumes {
-                nodes += state.attached_node_count(lease);
-                if !leases.is_empty() && nodes > bounds.nodes {
-                    break;
-                }
                 leases.insert(lease);
             }
             self.remove(&volumes, lease);

@@ -127,3 +127,73 @@ fn write_waits_for_the_last_one_ahead() {
     };
     assert_eq!(write_behind(300, delete), write_behind(30, delete));
 }
+
+/// What one step examines that answers `reads` reads of a list with many purged nodes.
+fn reads_of_a_purged_list(reads: u64) -> u64 {
+    let (mut world, session) = services::with_a_lease();
+    let attach = || Attach::Lease(services::KEY);
+    world.fill(session, (0..4_000).map(|number| (path(&format!("/s/{number}")), attach())));
+    world.fill(session, [(path("/s/last"), Attach::Nothing)].into_iter());
+    world.write(session, Write::RevokeLease { id: services::KEY, incarnation: None });
+    answer(&world.commit());
+    let object = Object::children(path("/s"));
+    for _ in 0..reads {
+        let lease = LeaseRequest::Implicit;
+        world.request(session, Body::Read { object: object.clone(), known: None, lease });
+    }
+    world.step(LessorInput::Proven { round: world.lessor.round });
+    take_visited();
+    let round = world.lessor.round;
+    let effects = world.lessor.step(LessorInput::Proven { round }, &world.state, world.now);
+    assert_eq!(replies(&effects).len() as u64, reads - 1, "all but the read of the first round");
+    take_visited()
+}
+
+#[test]
+fn purged_nodes_of_a_list_are_examined_once_in_a_step() {
+    let (few, many) = (reads_of_a_purged_list(2), reads_of_a_purged_list(50));
+    assert!(few > 2_000, "{few} elements: most nodes are not reclaimed yet");
+    assert!(many < 2 * few, "{many} elements for 49 reads, {few} for one");
+}
+
+/// Leases in line for their purge have orphans in other volumes than when they were sorted.
+#[test]
+fn moved_orphans_count_for_the_bound_of_nodes_of_a_step() {
+    const NODES: usize = State::REMOVED_NODES_MAX * 3 / 5;
+    let mut world = World::new();
+    world.is_checked = false;
+    let writer = world.session();
+    let mut sessions = Vec::new();
+    for number in 0..2 {
+        let session = world.session();
+        world.acquire(session, None);
+        let node = |index| (path(&format!("/x/{number}/{index}")), Attach::Session);
+        world.fill(session, (0..NODES).map(node));
+        sessions.push(session);
+    }
+    let last = world.session();
+    world.acquire(last, None);
+    world.fill(last, [(path("/y"), Attach::Session)].into_iter());
+    let close = |world: &mut World, session| {
+        world.request(session, Body::Close);
+        let proposal = world.lessor.take_proposal(world.now).expect("the end of the session");
+        world.index += 1;
+        let applied = world.state.apply(world.index, &proposal);
+        LessorInput::committed(proposal.number, applied)
+    };
+    // They are sorted, and no purge may begin.
+    world.lessor.config.bounds.purges_max = 0;
+    for session in sessions {
+        let ended = close(&mut world, session);
+        world.step(ended);
+    }
+    assert_eq!((world.lessor.orphans.len(), world.lessor.writes.purges()), (2, 0));
+    let settings = VolumeSettings::DEFAULT;
+    world.fill_with(writer, [Write::CreateVolume { path: path("/x"), settings }].into_iter());
+    world.lessor.config.bounds.purges_max = 1;
+    let ended = close(&mut world, last);
+    take_visited();
+    world.step(ended);
+    let visited = take_visited();
+    assert!(visited <= State::REMOVED_NODES_MAX as u64, "{visited} elements in one step");
+}

@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     limits::LimitError,
     object::{Content, Object},
+    work::take_visited,
 };
 
 /// In the order of paths, a node of another list comes between two nodes of one list.
@@ -30,11 +31,24 @@ fn list_of_children_has_no_purged_nodes() {
     assert_eq!(names(&fixture, "/a"), ["kept"]);
     let list = Object::children(path("/a"));
     let most = Content::name_weight("kept");
+    let mut purged = 0;
     assert_eq!(
-        fixture.state.content_within(&list, most),
+        fixture.state.content_within(&list, most, &mut purged),
         Ok(fixture.state.content(&list)),
         "reclaimed nodes have no weight"
     );
+    assert_eq!(purged, fixture.state.nodes.len() - 3, "without the root, the list's node and its child");
     let refused = LimitError::Content { got: most, expected: most - 1 };
-    assert_eq!(fixture.state.content_within(&list, most - 1), Err(refused));
+    assert_eq!(fixture.state.content_within(&list, most - 1, &mut purged), Err(refused));
+}
+
+#[test]
+fn purged_nodes_of_a_lease_are_not_examined() {
+    let (mut fixture, session) = fixture();
+    attach_many(&mut fixture, session, "/a", RECLAIMED_PER_ENTRY * 3, ONE);
+    let lease = fixture.state.lease(&AnyLease::KeyLease(ONE)).expect("granted").incarnation;
+    fixture.write(session, revoke(ONE)).expect("the lease exists");
+    assert!(fixture.state.attached_node_count(lease) > RECLAIMED_PER_ENTRY, "most are not reclaimed yet");
+    take_visited();
+    assert_eq!((fixture.state.attached_nodes(lease).count(), take_visited()), (0, 0));
 }
