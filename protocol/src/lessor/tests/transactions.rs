@@ -1,5 +1,7 @@
 //! Transactions: which holders are asked, when the branch changes, and what is refused on arrival.
 
+use std::collections::VecDeque;
+
 use super::*;
 use crate::{
     command::Attach,
@@ -126,4 +128,39 @@ fn nothing_is_attached_to_a_lease_that_is_ending() {
         [],
         "the branch is not chosen"
     );
+}
+
+/// Each write of a stream puts the compared node, and deletes one node more above the node of the
+/// transaction. When the transaction gathers again, the next of them is already on its way into the
+/// log.
+#[test]
+fn stream_of_puts_makes_a_transaction_gather_three_times() {
+    const DEPTH: usize = 12;
+    let mut world = World::new();
+    let (writer, streamer) = (world.session(), world.session());
+    let above = |depth| "/p".repeat(depth);
+    world.written(streamer, put("/flag", b""));
+    world.written(streamer, put(&above(DEPTH), b""));
+    let delete = |depth| Operation::Delete { path: path(&above(depth)), recursive: true };
+    let change = |depth| Write::Transaction(Transaction::new().then(put_op("/flag")).then(delete(depth)));
+    world.write(streamer, change(DEPTH));
+    let put = put_op(&(above(DEPTH) + "/x"));
+    world.transact(writer, Transaction::new().when(Compare::exists(path("/flag"))).then(put));
+    let mut on_their_way = VecDeque::from_iter(world.lessor.take_proposal(world.now));
+    let (mut uncovered, mut answered) = (0, 0);
+    for depth in (1..DEPTH).rev() {
+        world.write(streamer, change(depth));
+        on_their_way.extend(world.lessor.take_proposal(world.now));
+        let Some(proposal) = on_their_way.pop_front() else { break };
+        world.index += 1;
+        let applied = world.state.apply(world.index, &proposal);
+        uncovered += applied.outcomes.iter().filter(|outcome| **outcome == Outcome::MissingConsents).count();
+        let effects = world.step(LessorInput::committed(proposal.number, applied));
+        let one_result = |reply: &Response| {
+            let Ok(Answer::Written { written, .. }) = &reply.result else { return false };
+            written.transaction.as_ref().is_some_and(|transacted| transacted.results.len() == 1)
+        };
+        answered += replies(&effects).iter().filter(|reply| one_result(reply)).count();
+    }
+    assert_eq!((uncovered, answered), (2, 1));
 }

@@ -1,7 +1,7 @@
 //! The path of a write from its arrival to the log. The lessor checks it (S12), recognizes
 //! repetitions (S9), queues it (S3), and proposes it when no wait is left (S2).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     command::{AnyLease, Attach, Command, IntendedLeases, Write, WriteRefusal, encoded_bytes_of_sets},
@@ -11,7 +11,7 @@ use crate::{
     path::NodePath,
     reached::{Bound, reached},
     state::{RequestStatus, State},
-    transaction::{Operation, Transaction, index_of},
+    transaction::{Compare, CompareTarget, Operation, Transaction, index_of},
 };
 
 use super::{
@@ -118,16 +118,19 @@ impl Lessor {
 
     /// The objects for which to gather consents again, after a write was found uncovered. Writes of
     /// the nodes that a transaction compares could switch its branch again and again. So from now
-    /// on the lessor gathers consents for both branches.
+    /// on the lessor gathers consents for both branches, and the transaction enters the queues of
+    /// all nodes whose data it compares. No later write of these is applied before the transaction.
+    /// So it gathers three times at most: on arrival, after a write before it, and after a write
+    /// that followed its first proposal into the log.
     pub(in crate::lessor) fn footprint_again(&self, request: &ClientWrite, state: &State) -> Vec<ObjectSet> {
         let ClientWrite { session: writer, write, intended, .. } = request;
         within_a_command(match write {
             Write::Transaction(transaction) => {
-                // It also enters the queues of compared nodes under a write lease, so that it is
-                // applied before their next write lease.
-                let write_leased =
-                    state.blocking_write_leases(write, &[]).into_iter().map(|path| ObjectSet::One(Object::data(path)));
-                state.footprint_of_both(*writer, transaction, intended).into_iter().chain(write_leased).collect()
+                let is_data = |compare: &&Compare| !matches!(compare.target, CompareTarget::Locked(..));
+                let compared = transaction.compares.iter().filter(is_data).map(|compare| compare.path.clone());
+                let compared = compared.map(|path| ObjectSet::One(Object::data(path)));
+                let both = state.footprint_of_both(*writer, transaction, intended).into_iter();
+                both.chain(compared).collect::<BTreeSet<_>>().into_iter().collect()
             }
             _ => self.whole_footprint(*writer, write, intended, state),
         })

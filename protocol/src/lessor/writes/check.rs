@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PendingWrite, PendingWriteId, PendingWrites, waits::ConsentWaits};
 
-/// The most unproposed writes that `check_order` checks. With more it checks none, because it
+/// The most blocking writes that `check_order` checks. With more it checks none, because it
 /// compares each write with all others.
 const MANY_WRITES: usize = 32;
 
@@ -51,7 +51,7 @@ impl PendingWrites {
     fn check_ahead(&self, write_id: PendingWriteId, pending: &PendingWrite) -> Result<(), String> {
         for other in &pending.ahead {
             let waits_behind = self.behind.contains(*other, write_id);
-            if *other >= write_id || !waits_behind || self.pending.get(other).is_none_or(|other| other.is_proposed) {
+            if *other >= write_id || !waits_behind || !self.pending.get(other).is_some_and(PendingWrite::blocks_later) {
                 return Err(format!("write {write_id} waits behind {other}, which will not release it"));
             }
         }
@@ -68,7 +68,7 @@ impl PendingWrites {
         }
         let blocks = |other: &PendingWriteId| {
             self.behind_revocations.contains(*other, write_id)
-                && self.pending.get(other).is_some_and(PendingWrite::blocks_attaching)
+                && self.pending.get(other).is_some_and(PendingWrite::blocks_later)
         };
         if let Some(other) = pending.revocations_ahead.iter().find(|other| !blocks(other)) {
             return Err(format!("write {write_id} waits for revocation {other}, which will not release it"));
@@ -79,16 +79,16 @@ impl PendingWrites {
     /// Checks that a write waits, directly or behind others, for each earlier one that shares an
     /// object with it (S3).
     pub(in crate::lessor) fn check_order(&self) -> Result<(), String> {
-        let unproposed = || self.pending.iter().filter(|(_, pending)| !pending.is_proposed);
-        if unproposed().nth(MANY_WRITES).is_some() {
+        let blocking = || self.pending.iter().filter(|(_, pending)| pending.blocks_later());
+        if blocking().nth(MANY_WRITES).is_some() {
             return Ok(());
         }
         let mut behind: BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>> = BTreeMap::new();
-        for (write_id, pending) in unproposed() {
+        for (write_id, pending) in blocking() {
             let mut all = pending.ahead.clone();
             all.extend(pending.ahead.iter().filter_map(|other| behind.get(other)).flatten());
             let shares = |sets: &[_]| pending.footprint.iter().any(|set| sets.iter().any(|other| set.overlaps(other)));
-            let mut earlier = unproposed().take_while(|(other, _)| *other < write_id);
+            let mut earlier = blocking().take_while(|(other, _)| *other < write_id);
             if let Some((other, _)) =
                 earlier.find(|(other, earlier)| !all.contains(other) && shares(&earlier.footprint))
                 && !pending.passes()

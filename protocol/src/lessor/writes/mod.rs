@@ -4,7 +4,7 @@
 //! On arrival, a write enters the queues of all objects that it may change. From then on the lessor
 //! grants no lease on them. It proposes the write when all consents are in, and every earlier write
 //! that shares an object is proposed. The log preserves the order, so the next write need not wait
-//! for the commit.
+//! for the commit. Only behind a write that was found uncovered, later ones wait until it ends.
 //!
 //! [`PendingWrites`] owns the writes, and keeps in step the tables that say what each write waits
 //! for. Each table is in a file of its own: `queues` by object, `revocations` by lease, `behind` by
@@ -141,7 +141,8 @@ impl PendingWrites {
     /// Objects that it no longer has may be leased again. Returns the writes that became ready.
     pub(super) fn set_footprint(&mut self, write_id: PendingWriteId, footprint: Vec<ObjectSet>) -> Vec<PendingWriteId> {
         self.leave_queues(write_id);
-        let ready = self.release_behind(write_id, false);
+        let blocked = self.pending.get(&write_id).is_some_and(PendingWrite::blocks_later);
+        let ready = self.release_behind(write_id, blocked);
         if let Some(pending) = self.pending.get_mut(&write_id) {
             self.bytes -= pending.bytes;
             pending.set_footprint(footprint);
@@ -163,19 +164,19 @@ impl PendingWrites {
         ready
     }
 
-    /// Marks a write as proposed: later writes may follow it into the log. Returns the writes that
-    /// became ready.
+    /// Marks a write as proposed: later writes may follow it into the log, unless it `was_uncovered`.
+    /// Returns the writes that became ready.
     pub(super) fn proposed(&mut self, write_id: PendingWriteId) -> Vec<PendingWriteId> {
-        if let Some(pending) = self.pending.get_mut(&write_id) {
-            pending.is_proposed = true;
-            self.queues.proposed(write_id, &pending.footprint);
-            self.revocations.proposed(write_id, pending);
+        let Some(pending) = self.pending.get_mut(&write_id) else { return Vec::new() };
+        pending.is_proposed = true;
+        self.revocations.proposed(write_id, pending);
+        if pending.blocks_later() {
+            return Vec::new();
         }
+        self.queues.proposed(write_id, &pending.footprint);
+        let revoked = pending.purged_leases().clone();
         let mut ready = self.release_behind(write_id, false);
-        if let Some(pending) = self.pending.get(&write_id).filter(|pending| !pending.blocks_attaching()) {
-            let revoked = pending.purged_leases().clone();
-            ready.extend(self.release_attaching(write_id, &revoked));
-        }
+        ready.extend(self.release_attaching(write_id, &revoked));
         ready
     }
 
@@ -185,7 +186,7 @@ impl PendingWrites {
         self.leave_queues(write_id);
         let pending = self.pending.remove(&write_id)?;
         self.revocations.leave(write_id, &pending);
-        let mut ready = self.release_behind(write_id, !pending.is_proposed);
+        let mut ready = self.release_behind(write_id, pending.blocks_later());
         ready.extend(self.release_attaching(write_id, pending.purged_leases()));
         self.bytes -= pending.bytes;
         self.purges -= usize::from(pending.client_write().is_none());
@@ -366,15 +367,15 @@ impl PendingWrites {
         self.revocations.proposed(write_id, pending);
     }
 
-    /// Releases the writes that wait for this one. Returns those that became ready. If this one was
-    /// dropped before it was proposed, writes ahead of it may still be unproposed. From now on the
-    /// released writes wait for those directly.
-    fn release_behind(&mut self, write_id: PendingWriteId, was_dropped: bool) -> Vec<PendingWriteId> {
+    /// Releases the writes that wait for this one. Returns those that became ready. If this one still
+    /// `blocked` them, because it was dropped before it was proposed, or was uncovered, writes ahead
+    /// of it may block too. From now on the released writes wait for those directly.
+    fn release_behind(&mut self, write_id: PendingWriteId, blocked: bool) -> Vec<PendingWriteId> {
         let mut ready = Vec::new();
         for other in self.behind.take(write_id).into_iter().counted() {
             let Some(pending) = self.pending.get_mut(&other) else { continue };
             pending.ahead.remove(&write_id);
-            if was_dropped && let Some(pending) = self.pending.get(&other) {
+            if blocked && let Some(pending) = self.pending.get(&other) {
                 self.ahead(other, pending).into_iter().for_each(|earlier| self.wait_behind(other, earlier));
             }
             ready.extend(self.pending.get(&other).is_some_and(PendingWrite::is_ready).then_some(other));

@@ -54,13 +54,11 @@ pub(in crate::lessor) struct PendingWrite {
     /// About how many bytes of memory it takes, with its waits. Computed when it enters, and again
     /// when `footprint` or `waits` change.
     pub(super) bytes: usize,
-    /// The nearest earlier unproposed writes that it waits for. Each shares an object with
-    /// this write, attaches nodes to one of its `purged_leases`, or revokes one of them too.
+    /// The nearest earlier blocking writes (`blocks_later`) that it waits for. Each shares an object
+    /// with this write, attaches nodes to one of its `purged_leases`, or revokes one of them too.
     pub(super) ahead: BTreeSet<PendingWriteId>,
-    /// For each of its `attaching_leases`: the last earlier revocation or purge. The write waits
-    /// until the revocation is proposed. If the revocation `was_uncovered`, the write waits until
-    /// the revocation ends. Otherwise a stream of such writes could make a revocation gather
-    /// consents for ever (S7b).
+    /// For each of its `attaching_leases`: the last earlier revocation or purge that blocks it
+    /// (`blocks_later`).
     pub(super) revocations_ahead: BTreeSet<PendingWriteId>,
     /// The volume in whose counters it counts. None for a purge.
     pub(super) counted_in: Unhashed<Option<NodePath>>,
@@ -174,8 +172,11 @@ impl PendingWrite {
         }
     }
 
-    /// Whether writes that attach nodes to its `purged_leases` must wait for it.
-    pub(super) fn blocks_attaching(&self) -> bool {
+    /// Whether later writes that share an object with it, or attach nodes to its `purged_leases`,
+    /// must wait for it: until it is proposed. If it `was_uncovered`, until it ends. Otherwise a
+    /// stream of later writes could change what it needs, each time that it gathers, for ever
+    /// (S7b).
+    pub(super) fn blocks_later(&self) -> bool {
         !self.is_proposed || self.was_uncovered
     }
 

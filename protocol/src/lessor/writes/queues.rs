@@ -1,8 +1,9 @@
 //! The queues of objects and subtrees: the pending writes of each, in their order (S3).
 //!
-//! In each of its queues, an unproposed write waits only for the last write ahead, which waits for
-//! the writes ahead of itself. So with thousands of writes of one object, each costs no more than a
-//! single write. Only flushes *pass*: they wait for no write (S10).
+//! A write *blocks* later ones until it is proposed. If it was found uncovered, it blocks them until
+//! it ends. In each of its queues, a write waits only for the last blocking write ahead, which waits
+//! for the writes ahead of itself. So with thousands of writes of one object, each costs no more
+//! than a single write. Only flushes *pass*: they wait for no write (S10).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,20 +19,20 @@ use super::{PendingWrite, PendingWriteId};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct WriteQueue {
     all: BTreeSet<PendingWriteId>,
-    /// The unproposed writes, each with whether it passes.
-    unproposed: BTreeMap<PendingWriteId, bool>,
+    /// The blocking writes, each with whether it passes.
+    blocking: BTreeMap<PendingWriteId, bool>,
 }
 
 impl WriteQueue {
-    /// The last unproposed write before this one that does not pass, and the passing writes after
+    /// The last blocking write before this one that does not pass, and the passing writes after
     /// that. The passing writes must be included, because they wait for no write.
     fn last_before(&self, write_id: PendingWriteId) -> impl Iterator<Item = PendingWriteId> {
-        up_to_one_that_waits(self.unproposed.range(..write_id).rev())
+        up_to_one_that_waits(self.blocking.range(..write_id).rev())
     }
 
-    /// The first unproposed write after this one that does not pass.
+    /// The first blocking write after this one that does not pass.
     fn first_after(&self, write_id: PendingWriteId) -> Option<PendingWriteId> {
-        let mut after = self.unproposed.range(write_id + 1..).counted();
+        let mut after = self.blocking.range(write_id + 1..).counted();
         after.find(|(_, passes)| !**passes).map(|(write_id, _)| *write_id)
     }
 }
@@ -68,7 +69,7 @@ impl WriteQueues {
                 ObjectSet::Subtree(top) => self.subtrees.entry(top.clone()).or_default(),
             };
             queue.all.insert(write_id);
-            queue.unproposed.insert(write_id, passes);
+            queue.blocking.insert(write_id, passes);
         }
         for list in footprint.iter().filter(|_| empties).filter_map(list_of) {
             *self.emptied.entry(list.clone()).or_default() += 1;
@@ -84,7 +85,7 @@ impl WriteQueues {
                 ObjectSet::Subtree(top) => self.subtrees.get_mut(top),
             };
             if let Some(queue) = queue {
-                queue.unproposed.remove(&write_id);
+                queue.blocking.remove(&write_id);
             }
         }
     }
@@ -138,7 +139,7 @@ impl WriteQueues {
             .flat_map(move |queue| queue.all.iter().copied().take(most))
     }
 
-    /// The nearest earlier unproposed writes that share an object with these sets. All other such
+    /// The nearest earlier blocking writes that share an object with these sets. All other such
     /// writes wait behind these.
     pub(super) fn ahead(
         &self,
@@ -172,7 +173,7 @@ impl WriteQueues {
         let last = above.iter().rev().find(waits).copied().unwrap_or_default();
         let mut queues = self.queues_in(set).counted();
         let mut writes = pending.range(last + 1..write_id).counted();
-        let shares = |other: &PendingWrite| !other.is_proposed && other.footprint.iter().any(|own| own.overlaps(set));
+        let shares = |other: &PendingWrite| other.blocks_later() && other.footprint.iter().any(|own| own.overlaps(set));
         let (mut along_queues, mut along_writes) = (Vec::new(), Vec::new());
         loop {
             match queues.next() {
@@ -186,7 +187,7 @@ impl WriteQueues {
         }
     }
 
-    /// The nearest later unproposed writes that share an object with these sets. All other such
+    /// The nearest later blocking writes that share an object with these sets. All other such
     /// writes wait behind these.
     pub(super) fn behind(&self, footprint: &[ObjectSet], write_id: PendingWriteId) -> BTreeSet<PendingWriteId> {
         let above = footprint.iter().flat_map(|set| self.tops_above(set.path())).map(|(_, queue)| queue);
@@ -236,7 +237,7 @@ impl WriteQueues {
         let mut expected = Self::default();
         for (write_id, pending) in pending {
             expected.enter(*write_id, &pending.footprint, pending.passes(), !pending.purged_leases().is_empty());
-            if pending.is_proposed {
+            if !pending.blocks_later() {
                 expected.proposed(*write_id, &pending.footprint);
             }
         }
@@ -251,7 +252,7 @@ fn leave<K: Ord>(queues: &mut BTreeMap<K, WriteQueue>, key: &K, write_id: Pendin
     visit(1);
     if let Some(queue) = queues.get_mut(key) {
         queue.all.remove(&write_id);
-        queue.unproposed.remove(&write_id);
+        queue.blocking.remove(&write_id);
         if queue.all.is_empty() {
             queues.remove(key);
         }
@@ -271,8 +272,8 @@ mod tests {
 
     #[test]
     fn last_before_a_write_ends_with_a_waiting_write() {
-        let unproposed = BTreeMap::from([(1, false), (2, false), (3, true), (4, true), (5, false), (6, true)]);
-        let queue = WriteQueue { all: unproposed.keys().copied().collect(), unproposed };
+        let blocking = BTreeMap::from([(1, false), (2, false), (3, true), (4, true), (5, false), (6, true)]);
+        let queue = WriteQueue { all: blocking.keys().copied().collect(), blocking };
         let before = |write_id| queue.last_before(write_id).collect::<Vec<_>>();
         assert_eq!((before(7), before(5)), (vec![6, 5], vec![4, 3, 2]));
         assert_eq!((before(2), before(1)), (vec![1], vec![]));
