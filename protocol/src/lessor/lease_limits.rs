@@ -92,7 +92,8 @@ impl Lessor {
         for (session, sets) in by_session {
             self.counters.0.note_recalled_for_room(volume, sets.len());
             for sets in sets.chunks(self.config.bounds.recall_sets_max.max(1)) {
-                let made = NewRecall { sets: sets.to_vec(), volumes: vec![volume.clone()], offers_next_values: false };
+                let (sets, volumes) = (sets.to_vec(), vec![volume.clone()]);
+                let made = NewRecall { sets, volumes, offers_next_values: false, write_lease: None };
                 self.recall_sets(session, epoch, made, cx);
             }
         }

@@ -55,7 +55,7 @@ struct UnansweredRecall {
     recall: Recall,
     /// The newest write lease that existed when the recall was made. The recall does not cover
     /// write leases that began later.
-    through: WriteLeaseId,
+    newest_write_lease: WriteLeaseId,
     since: Instant,
     sent: Instant,
     /// The volumes in whose counters the recall counts.
@@ -73,6 +73,8 @@ pub(super) struct NewRecall {
     pub(super) volumes: Vec<NodePath>,
     /// The client may ask for the next values ([`Recall::offers_next_values`]).
     pub(super) offers_next_values: bool,
+    /// The newest of the session's write leases that the recall must cover.
+    pub(super) write_lease: Option<WriteLeaseId>,
 }
 
 /// A recall to which the session has consented.
@@ -108,7 +110,7 @@ impl RecallChannel {
         &mut self,
         session: SessionId,
         epoch: Epoch,
-        (NewRecall { sets, volumes, offers_next_values }, through): (NewRecall, WriteLeaseId),
+        (NewRecall { sets, volumes, offers_next_values, .. }, newest_write_lease): (NewRecall, WriteLeaseId),
         now: Instant,
     ) -> (Stamp, Option<Recall>) {
         let waits = self.registration.is_none() || self.has_unsent();
@@ -118,7 +120,7 @@ impl RecallChannel {
         self.by_set.extend(recall.sets.iter().map(|set| (set.clone(), stamp)));
         self.by_sent.insert((now, stamp));
         let (since, sent, volumes, delay) = (now, now, Unhashed(volumes), Unhashed(None));
-        let unanswered = UnansweredRecall { recall: recall.clone(), through, since, sent, volumes, delay };
+        let unanswered = UnansweredRecall { recall: recall.clone(), newest_write_lease, since, sent, volumes, delay };
         self.unanswered.insert(stamp, unanswered);
         if waits {
             return (stamp, None);
@@ -145,10 +147,11 @@ impl RecallChannel {
         unsent.into_iter().filter_map(|stamp| self.resend(stamp, now)).collect()
     }
 
-    /// An unanswered recall that is later than the last grant and includes all the sets. For each
-    /// set, the function takes up to [`CANDIDATES_MAX`] recalls that include the set. It searches
-    /// the shortest of these lists for a recall that includes all sets, the oldest first.
-    fn unanswered_recall_of(&self, epoch: Epoch, sets: &[ObjectSet]) -> Option<Stamp> {
+    /// An unanswered recall that is later than the last grant, includes all the sets, and covers the
+    /// write lease. For each set, the function takes up to [`CANDIDATES_MAX`] recalls that include
+    /// the set. It searches the shortest of these lists for a recall that includes all sets, the
+    /// oldest first.
+    fn unanswered_recall_of(&self, epoch: Epoch, NewRecall { sets, write_lease, .. }: &NewRecall) -> Option<Stamp> {
         let mut fewest: Option<Vec<Stamp>> = None;
         for set in sets {
             let stamps: Vec<Stamp> = self.stamps_of(epoch, set).take(CANDIDATES_MAX).collect();
@@ -164,7 +167,8 @@ impl RecallChannel {
         }
         let mut candidates = fewest?;
         candidates.sort_unstable();
-        candidates.into_iter().find(|stamp| sets.iter().all(|set| self.has(set, *stamp)))
+        let covers = |stamp: &Stamp| *write_lease <= self.recalled(*stamp).map(|(_, newest)| newest);
+        candidates.into_iter().find(|stamp| covers(stamp) && sets.iter().all(|set| self.has(set, *stamp)))
     }
 
     /// The unanswered recalls after the last grant that include the set.
@@ -194,7 +198,7 @@ impl RecallChannel {
 
     /// The sets of an unanswered recall, and the newest write lease that existed when it was made.
     pub(super) fn recalled(&self, stamp: Stamp) -> Option<(&[ObjectSet], WriteLeaseId)> {
-        self.unanswered.get(&stamp).map(|unanswered| (&unanswered.recall.sets[..], unanswered.through))
+        self.unanswered.get(&stamp).map(|unanswered| (&unanswered.recall.sets[..], unanswered.newest_write_lease))
     }
 
     /// Records a consent. Returns its recall, or `None` if the session has already consented (S2).
@@ -341,7 +345,7 @@ impl Lessor {
         cx: &mut StepContext<'_>,
     ) -> (Stamp, usize) {
         let channel = self.recall_channels.entry(session).or_default();
-        if let Some(stamp) = channel.unanswered_recall_of(epoch, &made.sets) {
+        if let Some(stamp) = channel.unanswered_recall_of(epoch, &made) {
             return (stamp, 0);
         }
         let sets = made.sets.len();

@@ -235,7 +235,8 @@ impl Lessor {
         if self.blocked_reads.recalled.insert(path.clone(), lease) != Some(lease) {
             let sets = vec![ObjectSet::One(Object::data(path.clone()))];
             let volumes = record.lease.volume().into_iter().cloned().collect();
-            self.recall_sets(record.session, epoch, NewRecall { sets, volumes, offers_next_values: false }, cx);
+            let made = NewRecall { sets, volumes, offers_next_values: false, write_lease: Some(lease) };
+            self.recall_sets(record.session, epoch, made, cx);
         }
     }
 
@@ -326,6 +327,7 @@ impl Lessor {
             let AnyLease::Volume(_, volume) = &record.lease else { continue };
             let plan = plans.by_session.entry(record.session).or_default();
             plan.add(volume.clone(), record.incarnation, None);
+            plan.write_lease = plan.write_lease.max(record.write_lease);
             plan.sets.insert(ObjectSet::One(Object::data(path)));
         }
     }
@@ -334,11 +336,11 @@ impl Lessor {
     /// recall. While there is such a node, a consent does not count. A correct client consents so
     /// early only if the recall overtook its write lease.
     pub(super) fn write_leased_node(&self, session: SessionId, stamp: Stamp, state: &State) -> Option<NodePath> {
-        let (sets, through) = self.recall_channels.get(&session).and_then(|channel| channel.recalled(stamp))?;
+        let (sets, newest) = self.recall_channels.get(&session).and_then(|channel| channel.recalled(stamp))?;
         let is_recalled = |path: &&NodePath| {
             let record =
                 state.write_leased_lock(path).map(|(_, record)| record).filter(|record| record.session == session);
-            record.is_some_and(|record| record.write_lease <= Some(through))
+            record.is_some_and(|record| record.write_lease <= Some(newest))
         };
         let found = sets.iter().find_map(|set| match set {
             ObjectSet::One(_) => state.write_leased_in(set).find(is_recalled),

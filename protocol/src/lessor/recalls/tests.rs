@@ -12,12 +12,10 @@ fn set(text: &str) -> ObjectSet {
 /// A recall of these sets, unless an unanswered one includes them.
 fn recall(channel: &mut RecallChannel, sets: Vec<ObjectSet>, now: Instant) -> (Stamp, Option<Recall>) {
     let (session, epoch) = (SessionId(1), Epoch(5));
-    match channel.unanswered_recall_of(epoch, &sets) {
+    let made = NewRecall { sets, volumes: Vec::new(), offers_next_values: false, write_lease: None };
+    match channel.unanswered_recall_of(epoch, &made) {
         Some(stamp) => (stamp, None),
-        None => {
-            let made = NewRecall { sets, volumes: Vec::new(), offers_next_values: false };
-            channel.recall(session, epoch, (made, NONE), now)
-        }
+        None => channel.recall(session, epoch, (made, NONE), now),
     }
 }
 

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     command::Write,
-    id::{Incarnation, SessionId, Stamp},
+    id::{Incarnation, SessionId, Stamp, WriteLeaseId},
     lease_policy::OnWrite,
     object::{Object, ObjectSet, SETS_MAX, merge_sets_to},
     path::NodePath,
@@ -47,6 +47,8 @@ pub(in crate::lessor) struct RecallPlan {
     /// Whether the session must be asked. False if all its sets are in volumes whose writes send no
     /// recall, and it is not the writer.
     needs_recall: bool,
+    /// The newest of the session's write leases on the write's data.
+    pub(in crate::lessor) write_lease: Option<WriteLeaseId>,
 }
 
 impl RecallPlan {
@@ -328,7 +330,7 @@ impl Lessor {
     /// Recalls the claimed sets from a session, unless the write only waits. With more than
     /// `recall_sets_max` sets, the recall names subtrees that include them.
     fn recall(&mut self, write_id: PendingWriteId, holder: SessionId, plan: RecallPlan, cx: &mut StepContext<'_>) {
-        let RecallPlan { sets, leases, expires_at, is_bounded_by_volume, needs_recall } = plan;
+        let RecallPlan { sets, leases, expires_at, is_bounded_by_volume, needs_recall, write_lease } = plan;
         let Some(epoch) = self.epoch else { return };
         let expires_at = expires_at.filter(|_| !is_bounded_by_volume);
         leases.keys().for_each(|volume| self.terms_by_use.note_lease_found_by_write(volume));
@@ -349,6 +351,7 @@ impl Lessor {
             sets: sets.into_iter().collect(),
             volumes: leases.keys().cloned().collect(),
             offers_next_values,
+            write_lease,
         };
         let (stamp, sets_recalled) = self.recall_sets(holder, epoch, made, cx);
         self.writes.wait(write_id, holder, ConsentWait { stamp: Some(stamp), leases, expires_at, sets_recalled });

@@ -2,6 +2,7 @@
 //! wait for the second (S7b).
 
 use super::*;
+use crate::transaction::{Compare, Operation, Transaction};
 
 /// The owner flushes, and takes the node again before its first request is applied. The recall of
 /// the first write lease is still unanswered.
@@ -93,4 +94,42 @@ fn repeated_request_brings_no_write_lease_that_is_over() {
     let (lock, token, value) = (LOCK, Token(2), None);
     send(&mut world, from + 1, Write::Flush { path: path("/a"), lock, token, value, ends_write_lease: true });
     assert!(!send(&mut world, from, cache()), "another session may write the node now");
+}
+
+/// A recall of the owner's copy is unanswered. One entry finds that a transaction which compares
+/// the node lacks consents, and begins a write lease on the node.
+#[test]
+fn recall_before_the_write_lease_is_not_reused_after_it() {
+    let mut world = World::new();
+    let holder = world.caching();
+    world.flush(holder, None, true);
+    let other = world.session();
+    world.write(other, put("/x", b"1"));
+    world.commit();
+    world.read(holder, data("/a")).grant.expect("no write lease is left");
+    world.write(other, put("/a", b"2"));
+    let earlier = world.lessor.recall_channel(holder).unanswered_since();
+    assert!(earlier.is_some(), "the owner's copy is recalled");
+    // The client gives up its put, so that the owner can take the node again.
+    let sequence = Sequence(world.sequence + 1);
+    let (epoch, registration) = (world.state.epoch(), world.registration(other));
+    let header = RequestHeader {
+        session: other,
+        epoch,
+        registration,
+        sequence,
+        unanswered_from: sequence,
+        ..Default::default()
+    };
+    world.send(Request { header, body: Body::Heartbeat(Default::default()) });
+    assert_eq!(world.lessor.writes.len(), 0);
+    world.write(other, Write::Delete { path: path("/x"), recursive: false, condition: Condition::Any });
+    let put = Operation::put(path("/x"), "3");
+    world.write(other, Write::Transaction(Transaction::new().when(Compare::exists(path("/a"))).then(put)));
+    world.ask_to_cache(holder);
+    let proposal = world.lessor.take_proposal(world.now).expect("all three");
+    assert_eq!(proposal.commands.len(), 3);
+    let recalls = recalls(&world.apply(&proposal));
+    assert_eq!(recalls.len(), 1, "the recall of the copy does not cover the write lease");
+    assert_eq!((recalls[0].session, &recalls[0].sets[..]), (holder, &[ObjectSet::One(data("/a"))][..]));
 }
