@@ -32,8 +32,12 @@
 //! woken watch waits.
 //!
 //! A woken watch keeps its turn when its time is up. But a client leaves a server that does not
-//! answer. So if no report may be sent then, the watch gets a progress mark. The mark is before its
-//! first unreported change, so the next request gets the changes.
+//! answer. So if no report may be sent to its session then, the watch gets a progress mark, even
+//! while the others go on. The mark is before its first unreported change, so the next request gets
+//! the changes.
+//!
+//! A woken watch is not woken again. So it leaves the indexes by path, and no later change examines
+//! it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,7 +54,7 @@ use crate::{
     reached::{Bound, reached},
     state::{HistoryScan, ScanBounds, State},
     time::Instant,
-    work::visit,
+    work::{CountVisits, visit},
 };
 
 use super::{Lessor, LessorBounds, ReadTarget, Requester, StepContext, WaitingRead, watch_reports::WatchReports};
@@ -92,6 +96,7 @@ struct WokenWatches {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct WaitingWatches {
     waiting: BTreeMap<RequestId, WaitingWatch>,
+    /// The watches that are not woken, by the paths that they watch.
     nodes: BTreeMap<NodePath, BTreeSet<RequestId>>,
     subtrees: BTreeMap<NodePath, BTreeSet<RequestId>>,
     sessions: BTreeMap<SessionId, BTreeSet<RequestId>>,
@@ -120,13 +125,14 @@ impl WaitingWatches {
     fn remove(&mut self, id: RequestId, bounds: &LessorBounds) -> Option<WaitingWatch> {
         let watch = self.waiting.remove(&id)?;
         let session = watch.requester.session;
-        forget(self.places(&watch.watched), watch.watched.path(), id);
         forget(&mut self.sessions, &session, id);
-        self.ends_at.remove(&(watch.ends_at, id));
-        self.marks_at.remove(&(watch.mark_at, id));
         if watch.woken.is_some() {
+            self.marks_at.remove(&(watch.mark_at, id));
             self.woken.entry(session).or_default().ids.remove(&id);
             self.update_turn(session, bounds);
+        } else {
+            forget(self.places(&watch.watched), watch.watched.path(), id);
+            self.ends_at.remove(&(watch.ends_at, id));
         }
         Some(watch)
     }
@@ -135,9 +141,10 @@ impl WaitingWatches {
     fn wake(&mut self, id: RequestId, unchanged_to: Revision, bounds: &LessorBounds) {
         let Some(watch) = self.waiting.get_mut(&id).filter(|watch| watch.woken.is_none()) else { return };
         watch.woken = Some(unchanged_to);
-        let session = watch.requester.session;
+        let (session, watched) = (watch.requester.session, watch.watched.clone());
         self.ends_at.remove(&(watch.ends_at, id));
         self.marks_at.insert((watch.mark_at, id));
+        forget(self.places(&watched), watched.path(), id);
         self.woken.entry(session).or_default().ids.insert(id);
         self.update_turn(session, bounds);
     }
@@ -183,7 +190,7 @@ impl WaitingWatches {
         }
     }
 
-    /// The watches with one of these events in their scope.
+    /// The watches, not woken, with one of these events in their scope.
     fn concerned(&self, events: &[Event]) -> BTreeSet<RequestId> {
         let (mut found, mut examined) = (BTreeSet::new(), BTreeSet::new());
         let mut last: Option<&NodePath> = None;
@@ -210,7 +217,7 @@ impl WaitingWatches {
         }
     }
 
-    /// The watches whose scope overlaps these sets, for a change without events.
+    /// The watches, not woken, whose scope overlaps these sets, for a change without events.
     fn concerned_by(&self, sets: &[ObjectSet]) -> BTreeSet<RequestId> {
         let (mut found, mut examined) = (BTreeSet::new(), BTreeSet::new());
         for set in sets {
@@ -249,7 +256,7 @@ impl WaitingWatches {
         let count = |table: &BTreeMap<NodePath, BTreeSet<RequestId>>| table.values().map(BTreeSet::len).sum::<usize>();
         let woken = self.woken.values().map(|own| own.ids.len()).sum::<usize>();
         let found = [
-            count(&self.nodes) + count(&self.subtrees),
+            count(&self.nodes) + count(&self.subtrees) + woken,
             self.sessions.values().map(BTreeSet::len).sum(),
             self.ends_at.len() + woken,
             self.ends_at.len() + self.marks_at.len(),
@@ -401,18 +408,20 @@ impl Lessor {
     }
 
     /// Sends a mark, and no changes, to each watch whose time is up. A woken watch gets one only if
-    /// no report may be sent now (`are_blocked`). The other woken ones get their changes in the
-    /// next steps.
+    /// no report may be sent now: to anyone (`are_blocked`), or to its session, which then has no
+    /// turn. The other woken ones get their changes in the next steps.
     fn mark_progress(&mut self, are_blocked: bool, cx: &mut StepContext<'_>) {
         let bounds = &self.config.bounds;
         let over = |times: &BTreeSet<(Instant, RequestId)>| {
-            let over = times.iter().take_while(|(at, _)| *at <= cx.now).map(|(_, id)| *id);
+            let over = times.iter().take_while(|(at, _)| *at <= cx.now).map(|(_, id)| *id).counted();
             over.take(bounds.watch_events_per_step).collect::<Vec<_>>()
         };
+        let has_turn = |id: &RequestId| {
+            let session = self.watches.waiting.get(id).map(|watch| watch.requester.session);
+            session.and_then(|session| self.watches.woken.get(&session)).is_some_and(|own| own.turn.is_some())
+        };
         let mut ended = over(&self.watches.ends_at);
-        if are_blocked {
-            ended.extend(over(&self.watches.marks_at));
-        }
+        ended.extend(over(&self.watches.marks_at).into_iter().filter(|id| are_blocked || !has_turn(id)));
         for id in ended {
             let Some(watch) = self.watches.remove(id, &self.config.bounds) else { continue };
             let through = watch.after.max(watch.woken.unwrap_or(cx.state.revision()));

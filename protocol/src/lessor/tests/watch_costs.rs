@@ -73,3 +73,32 @@ fn change_in_many_directories_wakes_each_watch_once() {
     assert!(visited <= 16 * COUNT, "{visited} elements, for {COUNT} watches and twice as many events");
     world.check();
 }
+
+/// What one more change examines while this many woken watches wait for their session's reports.
+fn change_with_woken(watches: u64) -> u64 {
+    let mut world = World::new();
+    let (writer, session) = (world.session(), world.session());
+    world.is_checked = false;
+    world.lessor.config.bounds.session_watch_bytes_in_flight_max = 1;
+    for _ in 0..watches {
+        let watched = WatchScope::Subtree(NodePath::root());
+        let (after, wait) = (Some(Revision(0)), Duration::from_secs(5));
+        assert_eq!(world.request(session, Body::Watch { watched, after, wait, bytes_max: CHANGES_BYTES_MAX }), []);
+    }
+    world.write(writer, put("/a", b"1"));
+    assert_eq!(replies(&world.commit()).len(), 2, "the put, and one watch");
+    world.write(writer, put("/a", b"2"));
+    let proposal = world.lessor.take_proposal(world.now).expect("the write");
+    world.index += 1;
+    let applied = world.state.apply(world.index, &proposal);
+    take_visited();
+    world.step(LessorInput::committed(proposal.number, applied));
+    let visited = take_visited();
+    world.check();
+    visited
+}
+
+#[test]
+fn change_examines_no_woken_watch_again() {
+    assert_eq!(change_with_woken(1_000), change_with_woken(10));
+}

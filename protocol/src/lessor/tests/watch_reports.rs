@@ -274,6 +274,25 @@ fn watch_without_a_turn_gets_a_mark_then_its_changes() {
     assert_eq!(told.iter().map(|(_, report)| (events(report), report.through.0)).collect::<Vec<_>>(), [(1, 2)]);
 }
 
+/// No step answers all woken watches of the other sessions.
+#[test]
+fn watch_of_full_session_gets_mark_while_others_have_turns() {
+    let (mut world, writer, _) = one_in_flight();
+    for _ in 0..5 {
+        let other = world.session();
+        assert_eq!(reports(&world.request(other, watch("/", 1))), []);
+    }
+    world.lessor.config.bounds.watch_events_per_step = 1;
+    world.pass(WATCH_WAIT - MILLI);
+    let first = reports(&world.put_once(writer, "/b"));
+    assert_eq!((first.len(), events(&first[0].1)), (1, 1), "the others have not waited long, and one is answered");
+    world.now = world.now.after(MILLI);
+    let told = reports(&world.step(LessorInput::Timeout));
+    let mark = Changes { changes: Vec::new(), through: Revision(0) };
+    assert!(told.iter().any(|(_, report)| *report == mark), "{told:?}");
+    assert!(world.lessor.watches.is_behind(world.now, &world.lessor.config.bounds), "others still have a turn");
+}
+
 #[test]
 fn watch_whose_change_is_compacted_before_its_turn_starts_over() {
     let (mut world, writer, session) = one_in_flight();
