@@ -27,16 +27,16 @@ pub(crate) fn volume_text(error: &VolumeError) -> String {
         format!("{what} {got}: out of range; expected {least} to {most}")
     };
     let order = |what: &str, least, most, rest: &str| {
-        format!("adaptive {what} term of {} to {}: expected {rest}", duration_text(least), duration_text(most))
+        format!("{what} term of {} to {}: expected {rest}", duration_text(least), duration_text(most))
     };
     match error {
         VolumeError::Term { got, least, most } => range("volume term", [got, least, most]),
         VolumeError::ObjectTerm { got, least, most } => range("object term", [got, least, most]),
         VolumeError::FirstTerm { got, least, most } => range("first object term", [got, least, most]),
-        VolumeError::TermOrder { least, most } => order("volume", *least, *most, "the shorter term first"),
+        VolumeError::TermOrder { least, most } => order("adaptive volume", *least, *most, "the shorter term first"),
         VolumeError::AdaptiveOrder { least, most } => order("object", *least, *most, "the shorter term first"),
         VolumeError::TermSpread { least, most, times } => {
-            order("volume", *least, *most, &format!("at most {times} times the shorter term"))
+            order("adaptive volume", *least, *most, &format!("at most {times} times the shorter term"))
         }
         VolumeError::WaitTooLong { got, least, most } => {
             let (got, least, most) = (object_term::text(*got), duration_text(*least), duration_text(*most));

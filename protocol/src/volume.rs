@@ -384,13 +384,17 @@ mod tests {
     }
 
     #[test]
-    fn object_term_below_its_bound_is_refused() {
+    fn object_term_out_of_bounds_or_order_is_refused() {
         let (second, least) = (Duration::from_secs(1), VolumeSettings::TERM_MIN);
-        let new =
-            |object_term| VolumeSettings::new(second, object_term, second, Tracking::Objects, DriftAllowance::DEFAULT);
-        new(least).expect("it may be shorter than the volume term");
-        let error = new(least - Duration::from_millis(1)).expect_err("too short");
+        let new = |object_term: ObjectTerm| {
+            VolumeSettings::new(second, object_term, second, Tracking::Objects, DriftAllowance::DEFAULT)
+        };
+        new(least.into()).expect("it may be shorter than the volume term");
+        let error = new((least - Duration::from_millis(1)).into()).expect_err("too short");
         assert_eq!(error.to_string(), "object term 199ms: out of range; expected 200ms to 31622400s");
+        let error = new(ObjectTerm::ByUse { least: second * 3600, most: second }).expect_err("in the wrong order");
+        let expected = "object term of 3600s to 1s: expected the shorter term first";
+        assert_eq!(error.to_string(), expected);
     }
 
     /// Gray and Cheriton's ε (T2, T3). The client counts from its request, on the slowest allowed

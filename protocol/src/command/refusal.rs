@@ -38,7 +38,7 @@ pub enum WriteRefusal {
         expected: Revision,
     },
     /// The node has children, and the delete is not recursive.
-    #[error("{path}: not empty, it has {children} children; use a recursive delete")]
+    #[error("{path}: not empty; expected no children, got {children}; use a recursive delete")]
     HasChildren {
         /// The node.
         path: NodePath,

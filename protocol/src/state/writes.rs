@@ -393,6 +393,7 @@ mod tests {
             fixture.put(session, at, "");
         }
         let has_children = WriteRefusal::HasChildren { path: path("/a"), children: 2 };
+        assert_eq!(has_children.to_string(), "/a: not empty; expected no children, got 2; use a recursive delete");
         assert_eq!(fixture.write(session, delete("/a", false)), Err(has_children));
         let leaf = vec![data("/a/d"), children("/a/d"), children("/a")];
         assert_eq!(fixture.footprint(SessionId(1), &delete("/a/d", false)), Ok(leaf.clone()));

@@ -67,7 +67,7 @@ pub enum VolumeError {
         got: u32,
     },
     /// The lower bound of an adaptive object term, or of one by use, is above its upper bound.
-    #[error("adaptive object term of {least:?} to {most:?}: expected the shorter term first")]
+    #[error("object term of {least:?} to {most:?}: expected the shorter term first")]
     AdaptiveOrder {
         /// The shortest term.
         least: Duration,
