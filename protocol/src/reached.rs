@@ -139,6 +139,8 @@ bounds! {
     /// As above.
     Sessions: "sessions_max",
     /// As above.
+    KeyLeases: "key_leases_max",
+    /// As above.
     ObjectLeases: "object_leases_max",
     /// As above.
     Results: "results_max",

@@ -59,6 +59,7 @@ fn leading(state: State, commit: Duration) -> Leader {
         writes_max: many,
         writes_bytes_max: many,
         sessions_max: many,
+        key_leases_max: many,
         requests_waiting_max: many,
         renewals_per_second_max: 1 << 30,
         ..LessorBounds::DEFAULT

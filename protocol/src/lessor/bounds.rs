@@ -26,6 +26,11 @@ pub struct LessorBounds {
     /// The most sessions. Beyond it, further ones are refused as busy. Each takes memory until it
     /// expires, connected or not.
     pub sessions_max: usize,
+    /// The most key leases. Beyond it, further ones are refused as busy. A key lease with a long
+    /// TTL needs almost no renewals, so [`renewals_per_second_max`](Self::renewals_per_second_max)
+    /// does not bound their number. By the sizes of its entries, a key lease takes about 400 bytes
+    /// at the leader, or 700 with the longest name: 0.7 GB in all.
+    pub key_leases_max: usize,
     /// The most object leases in memory, of all sessions: about a gigabyte. Beyond it, reads of
     /// further objects get no lease. If a holder report exceeds it, its session stays covering.
     pub object_leases_max: usize,
@@ -148,6 +153,7 @@ impl LessorBounds {
         proposal_commands_full: 2048,
         requests_waiting_max: 1 << 16,
         sessions_max: 1 << 18,
+        key_leases_max: 1 << 20,
         object_leases_max: 1 << 23,
         results_max: 1 << 22,
         writes_max: 1 << 16,

@@ -9,7 +9,7 @@ use crate::{
 
 use super::{
     Lessor, ProposalReason,
-    load::results_of_write,
+    load::{key_leases_of_write, results_of_write},
     recalls::RecallChannel,
     writes::{ConsentWait, PendingWrite, PendingWriteId},
 };
@@ -57,9 +57,10 @@ impl Lessor {
         Ok(())
     }
 
-    /// The load, sessions and results to come are exactly those of requests in flight (S10b).
+    /// The load, sessions, key leases and results to come are exactly those of requests in flight
+    /// (S10b).
     fn counts_match_requests_in_flight(&self) -> Result<(), String> {
-        let (mut load, mut sessions, mut results) = (0, 0, 0);
+        let (mut load, mut sessions, mut key_leases, mut results) = (0, 0, 0, 0);
         let proposed = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
         for reason in self.proposal_queue.reasons().chain(proposed) {
             match reason {
@@ -70,12 +71,14 @@ impl Lessor {
         }
         for request in self.writes.iter().filter_map(|(_, pending)| pending.client_write()) {
             (load, results) = (load + request.load, results + results_of_write(&request.write));
+            key_leases += key_leases_of_write(&request.write);
         }
-        let (found, expected) =
-            ((self.load_to_come, self.sessions_to_come, self.results_to_come), (load, sessions, results));
+        let found = (self.load_to_come, self.sessions_to_come, self.key_leases_to_come, self.results_to_come);
+        let expected = (load, sessions, key_leases, results);
         if found != expected {
             return Err(format!(
-                "load, sessions and results of requests in flight are counted as {found:?}: expected {expected:?}"
+                "load, sessions, key leases and results of requests in flight are counted as {found:?}: \
+                 expected {expected:?}"
             ));
         }
         Ok(())

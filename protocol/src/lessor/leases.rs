@@ -165,6 +165,8 @@ pub(super) struct LeaseTable {
     is_behind: bool,
     /// The load of all leases.
     load: u64,
+    /// The number of key leases.
+    key_leases: usize,
     /// The renewals of key leases in the tick in flight.
     ticking: Vec<Renewal>,
     /// When ended leases were last renewed. The lease that ended last is at the back.
@@ -177,6 +179,10 @@ pub(super) struct LeaseTable {
 fn load_term(state: &State, key: &AnyLease, lease: &LeaseRecord) -> Duration {
     let volume = key.volume().and_then(|top| state.volume(top));
     volume.map_or(lease.term(), |volume| volume.settings.shortest_term())
+}
+
+fn is_key_lease(key: &AnyLease) -> bool {
+    matches!(key, AnyLease::KeyLease(_))
 }
 
 impl LeaseTable {
@@ -195,7 +201,8 @@ impl LeaseTable {
         let ends: BTreeMap<AnyLease, LeaseEnd> = state.leases().map(at_horizon).collect();
         let queue = ends.iter().map(|(key, lease)| (lease.ends_at, key.clone())).collect();
         let load = ends.values().map(|lease| lease.load).sum();
-        Self { ends, queue, load, ..Self::new(ended_max) }
+        let key_leases = ends.keys().filter(|key| is_key_lease(key)).count();
+        Self { ends, queue, load, key_leases, ..Self::new(ended_max) }
     }
 
     /// Adds a lease that ends at `end`. Its load is that of this term. It replaces a lease with the
@@ -204,6 +211,7 @@ impl LeaseTable {
         let lease = LeaseEnd::new(incarnation, end, load_of(&key, term));
         self.take_out(&key);
         self.load += lease.load;
+        self.key_leases += usize::from(is_key_lease(&key));
         self.queue.insert((end, key.clone()));
         self.ends.insert(key, lease);
     }
@@ -212,6 +220,7 @@ impl LeaseTable {
     fn take_out(&mut self, key: &AnyLease) -> Option<LeaseEnd> {
         let removed = self.ends.remove(key)?;
         self.load -= removed.load;
+        self.key_leases -= usize::from(is_key_lease(key));
         if !removed.is_end_proposed {
             self.queue.remove(&(removed.queued, key.clone()));
         }
@@ -269,6 +278,10 @@ impl LeaseTable {
 
     pub(super) fn load(&self) -> u64 {
         self.load
+    }
+
+    pub(super) fn key_leases(&self) -> usize {
+        self.key_leases
     }
 
     /// Whether the last tick could not take all renewals.
@@ -334,7 +347,7 @@ impl LeaseTable {
         if self.is_behind {
             reached(reached::Bound::TickBytes);
         }
-        self.ticking.extend(renewals.iter().filter(|renewal| matches!(renewal.lease, AnyLease::KeyLease(_))).cloned());
+        self.ticking.extend(renewals.iter().filter(|renewal| is_key_lease(&renewal.lease)).cloned());
         renewals
     }
 
@@ -409,11 +422,12 @@ impl LeaseTable {
             ("unlogged renewals", self.renewed.len()),
             ("renewals in the tick", self.ticking.len()),
             ("load", usize::try_from(self.load).unwrap_or(usize::MAX)),
+            ("key leases", self.key_leases),
         ]
     }
 
     /// Checks that each lease is in the queues once, that they have no other entries, and that
-    /// `load` is the sum.
+    /// `load` and `key_leases` are the sums.
     pub(super) fn check(&self) -> Result<(), String> {
         let queued =
             |(key, lease): (&AnyLease, &LeaseEnd)| (!lease.is_end_proposed).then(|| (lease.queued, key.clone()));
@@ -429,6 +443,10 @@ impl LeaseTable {
         let load: u64 = self.ends.values().map(|lease| lease.load).sum();
         if load != self.load {
             return Err(format!("the load of all leases is {load}: counted {}", self.load));
+        }
+        let key_leases = self.ends.keys().filter(|key| is_key_lease(key)).count();
+        if key_leases != self.key_leases {
+            return Err(format!("there are {key_leases} key leases: counted {}", self.key_leases));
         }
         Ok(())
     }

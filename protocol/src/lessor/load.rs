@@ -8,8 +8,8 @@
 //! would be too large. If earlier leaders granted more under other bounds, the lessor renews as far
 //! as it can.
 //!
-//! The module also has the refusals for three other bounds: sessions, requests to propose, and
-//! remembered results.
+//! The module also has the refusals for four other bounds: sessions, key leases, requests to
+//! propose, and remembered results.
 
 use std::time::Duration;
 
@@ -74,12 +74,6 @@ impl Lessor {
     /// The refusal of a request, if a table or the proposal queue has no room for it.
     pub(super) fn no_room_for(&self, body: &Body, state: &State) -> Option<Refusal> {
         let bounds = &self.config.bounds;
-        let busy = |what: &str, bound, count, most| {
-            (count >= most).then(|| {
-                reached(bound);
-                Refusal::Busy { what: what.to_owned(), got: count, most }
-            })
-        };
         let waiting = || {
             let count = self.proposal_queue.requests();
             busy("requests to propose", Bound::RequestsWaiting, count, bounds.requests_waiting_max)
@@ -94,6 +88,12 @@ impl Lessor {
         }
     }
 
+    /// The refusal of one more key lease, if there are too many.
+    pub(super) fn beyond_key_leases(&self) -> Option<Refusal> {
+        let count = self.leases.key_leases() + self.key_leases_to_come;
+        busy("key leases", Bound::KeyLeases, count, self.config.bounds.key_leases_max)
+    }
+
     /// The refusal of a transaction, if its results and those already remembered would exceed the
     /// bound.
     pub(super) fn beyond_results(&self, write: &Write, state: &State) -> Option<Refusal> {
@@ -106,6 +106,19 @@ impl Lessor {
         }
         is_beyond.then_some(Refusal::Busy { what, got: count, most })
     }
+}
+
+/// The refusal of one more entry, if there are `most` entries or more.
+fn busy(what: &str, bound: Bound, count: usize, most: usize) -> Option<Refusal> {
+    (count >= most).then(|| {
+        reached(bound);
+        Refusal::Busy { what: what.to_owned(), got: count, most }
+    })
+}
+
+/// The most key leases that this write may add.
+pub(super) fn key_leases_of_write(write: &Write) -> usize {
+    usize::from(matches!(write, Write::GrantLease { .. }))
 }
 
 /// The most results that the state may remember for this write.

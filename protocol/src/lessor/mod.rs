@@ -231,8 +231,9 @@ pub struct Lessor {
     last_tick: Option<ClusterTime>,
     /// The load of leases that requests in flight may bring. `leases` does not count it yet.
     load_to_come: u64,
-    /// The sessions and the remembered results that requests in flight may bring.
+    /// The sessions, key leases and remembered results that requests in flight may bring.
     sessions_to_come: usize,
+    key_leases_to_come: usize,
     results_to_come: usize,
     is_tick_in_flight: bool,
     /// Renew-only requests that wait for a tick.
@@ -306,6 +307,7 @@ impl Lessor {
             last_tick: None,
             load_to_come: 0,
             sessions_to_come: 0,
+            key_leases_to_come: 0,
             results_to_come: 0,
             is_tick_in_flight: false,
             renewals: Renewals::default(),

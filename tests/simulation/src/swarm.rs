@@ -321,6 +321,9 @@ impl Profile {
         swarm.twice = *rng.pick(&[0, 0, 20, 200]);
         more_bounds(&mut swarm.bounds, rng);
         swarm.cancels = *rng.pick(&[0, 0, 30, 150]);
+        if rng.chance(200) {
+            swarm.bounds.key_leases_max = *rng.pick(&[2, 6]);
+        }
         self.swarm = Some(swarm);
     }
 

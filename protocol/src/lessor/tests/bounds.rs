@@ -5,6 +5,8 @@ use super::*;
 use crate::{
     change::WatchScope,
     command::Attach,
+    id::LeaseId,
+    limits::Limits,
     message::{CHANGES_BYTES_MAX, HolderReportPart, LIST_NODES_MAX},
     transaction::{Operation, Transaction},
     volume::Tracking,
@@ -58,6 +60,35 @@ fn sessions_beyond_the_bound_are_busy() {
     world.request(session, Body::Close);
     world.commit();
     assert_eq!(world.request(SessionId(0), open()), []);
+}
+
+#[test]
+fn key_leases_beyond_the_bound_are_busy() {
+    let mut world = World::new();
+    let session = world.session();
+    world.lessor.config.bounds.key_leases_max = 2;
+    // A lease of this TTL needs no renewals worth counting.
+    let grant = |id: u64| Write::GrantLease { id: Some(LeaseId(id)), name: None, ttl: Limits::TTL_MAX };
+    assert_eq!([world.write(session, grant(1)), world.write(session, grant(2))], [[], []]);
+    let full = is_busy("key leases", 2, 2);
+    assert_eq!(busy(&world.write(session, grant(3))), full, "requests in flight count");
+    world.commit();
+    assert_eq!(busy(&world.write(session, grant(3))), full, "granted leases count");
+    world.write(session, Write::RevokeLease { id: LeaseId(1), incarnation: None });
+    assert_eq!(busy(&world.write(session, grant(3))), full, "the revocation is in flight");
+    world.commit();
+    assert_eq!(world.write(session, grant(2)), []);
+    assert!(busy(&world.write(session, grant(3))).is_some());
+    assert!(result(&world.commit()).is_err(), "lease 2 exists");
+    assert_eq!(world.write(session, grant(3)), [], "a refused grant makes room again");
+    world.commit();
+    world.fail_over();
+    world.lessor.config.bounds.key_leases_max = 2;
+    world.request(session, Body::Register);
+    assert_eq!(busy(&world.write(session, grant(4))), full, "leases of earlier epochs count");
+    world.write(session, Write::RevokeLease { id: LeaseId(3), incarnation: None });
+    world.commit();
+    assert_eq!(world.write(session, grant(4)), []);
 }
 
 #[test]

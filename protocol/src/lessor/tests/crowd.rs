@@ -61,6 +61,7 @@ impl Crowd {
             blocked_reads_max: many,
             watches_max: many,
             session_watches_max: many,
+            key_leases_max: many,
             renewals_per_second_max: 1 << 30,
             sweep_max: 16,
             expiry_scan_max: 16,

@@ -62,6 +62,7 @@ impl Lessor {
             ("bytes of commands", bytes),
             ("queued ends", ends),
             ("proposals", self.in_flight.len()),
+            ("key leases to come", self.key_leases_to_come),
             ("load to come", usize::try_from(self.load_to_come).unwrap_or(usize::MAX)),
             ("watches", watches),
             ("watched nodes", by_node),

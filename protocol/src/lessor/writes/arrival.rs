@@ -19,7 +19,7 @@ use super::{
         Lessor, ProposalReason, Requester, StepContext,
         attachments::lists_of,
         counters::{Unhashed, WaitEnd},
-        load::results_of_write,
+        load::{key_leases_of_write, results_of_write},
     },
     ClientWrite, ConsentWait, PendingWrite, PendingWriteId, WriteKind,
 };
@@ -64,6 +64,7 @@ impl Lessor {
             load,
         };
         self.load_to_come += load;
+        self.key_leases_to_come += key_leases_of_write(&request.write);
         self.results_to_come += results_of_write(&request.write);
         let counted = request.write.path().or(footprint.first().map(ObjectSet::path));
         let counted = counted.map(|path| cx.state.volume_of(path).0.clone());
@@ -224,7 +225,7 @@ impl Lessor {
                     .or_else(|| self.transaction_attaches_to_ending(session, transaction, cx.state))
             }
             Write::GrantLease { ttl, .. } => {
-                let exceeded = limits.check_ttl(*ttl).err().map(Refusal::from);
+                let exceeded = limits.check_ttl(*ttl).err().map(Refusal::from).or_else(|| self.beyond_key_leases());
                 exceeded.or_else(|| self.beyond_load(self.load_of_write(write, cx.state)))
             }
             // A new volume has no leases yet, so it adds no load.

@@ -13,7 +13,11 @@ use crate::{
 };
 
 use super::{
-    super::{Lessor, Requester, StepContext, counters::WaitEnd, load::results_of_write},
+    super::{
+        Lessor, Requester, StepContext,
+        counters::WaitEnd,
+        load::{key_leases_of_write, results_of_write},
+    },
     ClientWrite, PendingWrite, PendingWriteId, WriteKind,
 };
 
@@ -88,6 +92,7 @@ impl Lessor {
         match self.writes.leave(write_id)? {
             (PendingWrite { kind: WriteKind::Client(request), footprint, .. }, ready) => {
                 self.load_to_come -= request.load;
+                self.key_leases_to_come -= key_leases_of_write(&request.write);
                 self.results_to_come -= results_of_write(&request.write);
                 Some((*request, footprint, ready))
             }
