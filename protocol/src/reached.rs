@@ -243,6 +243,8 @@ bounds! {
     /// As above.
     LocksPerNode: "LOCKS_PER_NODE_MAX",
     /// As above.
+    LocksPerLease: "LOCKS_PER_LEASE_MAX",
+    /// As above.
     SessionTermMax: "SESSION_TERM_MAX",
     /// The unanswered recalls of a session that gets object leases in a volume with a lease limit.
     Unanswered: "UNANSWERED_MAX",
@@ -316,6 +318,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::ChangeBytes, "state::history::tests::watch_of_change_without_events_is_compacted"),
     (Bound::RemovedNodes, "lessor::tests::costs::delete_of_too_many_nodes_is_refused"),
     (Bound::LocksPerNode, "state::locks::tests::locks_on_a_node_are_bounded"),
+    (Bound::LocksPerLease, "state::locks::tests::locks_under_a_lease_are_bounded"),
     (Bound::SessionTermMax, "state::sessions::tests::session_term_grows_with_the_sessions_and_stays"),
 ];
 

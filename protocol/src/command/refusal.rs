@@ -103,12 +103,12 @@ pub enum WriteRefusal {
         /// The bound.
         most: u64,
     },
-    /// The lease has as many attached nodes as one lease may have.
-    #[error("{path}: the lease has {got} attached nodes, the limit is {most}; use another lease")]
+    /// The lease has as many attached nodes, or as many locks, as one lease may have.
+    #[error("{path}: the lease has {got} attached nodes or locks, the limit of each is {most}; use another lease")]
     LeaseFull {
         /// The node.
         path: NodePath,
-        /// The number of nodes attached to the lease.
+        /// The number of nodes attached to the lease, or that of locks under it.
         got: u64,
         /// The bound.
         most: u64,

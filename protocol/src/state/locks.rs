@@ -41,6 +41,10 @@ pub(super) use table::LockTable;
 /// The most locks on one node, granted and waiting together.
 pub const LOCKS_PER_NODE_MAX: u64 = 4096;
 
+/// The most locks under one lease, because one entry ends them all with the lease. It is also the
+/// most nodes attached to one lease.
+const LOCKS_PER_LEASE_MAX: u64 = State::REMOVED_NODES_MAX as u64;
+
 /// A lock: granted, waiting, or lost and in its lock delay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LockRecord {
@@ -141,7 +145,12 @@ impl State {
         intended: &IntendedLeases,
     ) -> Result<(), WriteRefusal> {
         self.check_intended(session, path, &Attach::Session, intended)?;
-        self.lease_for_lock(session, path)?;
+        let (_, incarnation) = self.lease_for_lock(session, path)?;
+        let count = self.locks.count_of_lease(incarnation);
+        if count >= LOCKS_PER_LEASE_MAX {
+            reached(Bound::LocksPerLease);
+            return Err(WriteRefusal::LeaseFull { path: path.clone(), got: count, most: LOCKS_PER_LEASE_MAX });
+        }
         let count = self.locks.by_path.get(path).map_or(0, NodeLocks::len) as u64;
         if count >= LOCKS_PER_NODE_MAX {
             reached(Bound::LocksPerNode);

@@ -36,6 +36,7 @@
 //!   operations. Later entries free the memory of purged nodes in parts.
 //! - The cost of a volume's creation depends on the number of nodes in its subtree, because they
 //!   are counted (`quotas`).
+//! - The end of a lease ends its locks: at most as many as a lease may have nodes.
 //! - The cost of a volume's removal depends on the number of leases on it. That of a session's end
 //!   depends on its leases and remembered outcomes.
 

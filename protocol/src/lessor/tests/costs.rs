@@ -150,7 +150,9 @@ fn full_lease_refuses_one_more_node() {
         |text: &str, attach| Write::Put { path: path(text), value: Bytes::new(), condition: Condition::Any, attach };
     world.write(session, put("/a/more", attach()));
     let refusal = result(&world.commit()).expect_err("it is full");
-    let text = format!("/a/more: the lease has {most} attached nodes, the limit is {most}; use another lease");
+    let text = format!(
+        "/a/more: the lease has {most} attached nodes or locks, the limit of each is {most}; use another lease"
+    );
     assert_eq!(refusal.to_string(), text);
     for write in [put("/a/more", Attach::Lease(LeaseId(2))), put("/a/0", attach())] {
         world.write(session, write);

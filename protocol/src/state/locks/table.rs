@@ -17,7 +17,7 @@ use crate::{
 pub(in crate::state) struct LockTable {
     pub(in crate::state) rows: BTreeMap<LockId, (NodePath, LockRecord)>,
     pub(in crate::state) by_path: BTreeMap<NodePath, NodeLocks>,
-    pub(in crate::state) by_lease: BTreeSet<(Incarnation, LockId)>,
+    pub(in crate::state) by_lease: BTreeMap<Incarnation, BTreeSet<LockId>>,
     pub(in crate::state) by_token: BTreeMap<Token, LockId>,
     /// The locks that are write leases: at most one on a node.
     pub(in crate::state) write_leases: BTreeMap<NodePath, LockId>,
@@ -36,7 +36,7 @@ impl LockTable {
 
     pub(in crate::state) fn insert(&mut self, id: LockId, path: NodePath, record: LockRecord) {
         self.by_path.entry(path.clone()).or_default().insert(id, &record);
-        self.by_lease.insert((record.incarnation, id));
+        self.by_lease.entry(record.incarnation).or_default().insert(id);
         self.by_token.extend(record.token.map(|token| (token, id)));
         if record.write_lease.is_some() {
             self.write_leases.insert(path.clone(), id);
@@ -53,7 +53,12 @@ impl LockTable {
                 self.by_path.remove(&path);
             }
         }
-        self.by_lease.remove(&(record.incarnation, id));
+        if let Some(locks) = self.by_lease.get_mut(&record.incarnation) {
+            locks.remove(&id);
+            if locks.is_empty() {
+                self.by_lease.remove(&record.incarnation);
+            }
+        }
         if let Some(token) = record.token {
             self.by_token.remove(&token);
         }
@@ -102,15 +107,19 @@ impl LockTable {
         [
             self.rows.len(),
             by_path,
-            self.by_lease.len(),
+            self.by_lease.values().map(BTreeSet::len).sum(),
             self.by_token.len(),
             self.write_leases.len() + self.write_leases_by_session.len(),
         ]
     }
 
     pub(in crate::state) fn of_lease(&self, incarnation: Incarnation) -> impl Iterator<Item = LockId> + use<'_> {
-        let range = (incarnation, LockId(0))..(incarnation.next(), LockId(0));
-        self.by_lease.range(range).counted().map(|(_, id)| *id)
+        self.by_lease.get(&incarnation).into_iter().flatten().counted().copied()
+    }
+
+    /// The number of locks under the lease.
+    pub(in crate::state) fn count_of_lease(&self, incarnation: Incarnation) -> u64 {
+        self.by_lease.get(&incarnation).map_or(0, BTreeSet::len) as u64
     }
 
     /// The locks on a node, in order of arrival.

@@ -265,6 +265,23 @@ fn locks_on_a_node_are_bounded() {
     assert_eq!(waiters.ask_without_rows(lock("/a", Shared, true)), Err(refusal));
 }
 
+#[test]
+fn locks_under_a_lease_are_bounded() {
+    let mut waiters = Waiters::new(2);
+    let mut last = None;
+    for number in 0..LOCKS_PER_LEASE_MAX {
+        let (session, at) = (waiters.sessions[0], path(&format!("/{number}")));
+        last = waiters.fixture.state.lock(session, &at, (Exclusive, ZERO), &mut Touched::default()).lock;
+    }
+    let (got, most) = (LOCKS_PER_LEASE_MAX, LOCKS_PER_LEASE_MAX);
+    let refusal = WriteRefusal::LeaseFull { path: path("/a"), got, most };
+    assert_eq!(waiters.ask_without_rows(lock("/a", Exclusive, true)), Err(refusal));
+    let other = waiters.fixture.footprint(waiters.sessions[1], &lock("/a", Exclusive, true));
+    assert!(other.is_ok(), "another session has another lease");
+    waiters.fixture.state.unlock(last.expect("a lock").lock, &mut Touched::default());
+    assert_eq!(waiters.ask_without_rows(lock("/a", Exclusive, true)), Ok(()));
+}
+
 impl Waiters {
     /// The refusal of the first session's write. Does not compare rows, because the test stored
     /// none.
