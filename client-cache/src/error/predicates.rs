@@ -1,11 +1,10 @@
 //! What callers ask of the errors, without a look at their variants and at the errors inside.
-//! [`WriteError`] has its own, beside it.
+//! [`WriteError`](super::WriteError) has its own, beside it.
 
 use super::{
     ConnectError, EnsureVolumeError, InspectError, LeaseError, LockError, ReadError, SnapshotError, UpdateError,
     WatchError, WriteLeaseError,
 };
-use crate::recipes::RecipeError;
 
 impl ConnectError {
     /// Whether no server could answer, or the leader did not answer in time. The program may try
@@ -128,28 +127,5 @@ impl SnapshotError {
     /// Whether no server could answer.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Read(error) if error.is_unavailable())
-    }
-}
-
-impl RecipeError {
-    /// Whether another session is registered under the name.
-    pub fn is_exists(&self) -> bool {
-        matches!(self, Self::Lock(LockError::Write(error)) if error.is_exists())
-    }
-
-    /// Whether the party is lost, with its lease.
-    pub fn is_lost(&self) -> bool {
-        matches!(self, Self::Lock(error) if error.is_lost())
-    }
-
-    /// Whether no server could answer.
-    pub fn is_unavailable(&self) -> bool {
-        match self {
-            Self::Lock(error) => error.is_unavailable(),
-            Self::Watch(error) => error.is_unavailable(),
-            Self::Read(error) => error.is_unavailable(),
-            Self::Update(error) => error.is_unavailable(),
-            _ => false,
-        }
     }
 }

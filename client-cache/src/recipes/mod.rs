@@ -78,6 +78,29 @@ pub enum RecipeError {
     },
 }
 
+impl RecipeError {
+    /// Whether another session is registered under the name.
+    pub fn is_exists(&self) -> bool {
+        matches!(self, Self::Lock(LockError::Write(error)) if error.is_exists())
+    }
+
+    /// Whether the party is lost, with its lease.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lock(error) if error.is_lost())
+    }
+
+    /// Whether no server could answer.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            Self::Lock(error) => error.is_unavailable(),
+            Self::Watch(error) => error.is_unavailable(),
+            Self::Read(error) => error.is_unavailable(),
+            Self::Update(error) => error.is_unavailable(),
+            _ => false,
+        }
+    }
+}
+
 impl From<WriteError> for RecipeError {
     fn from(error: WriteError) -> Self {
         Self::Lock(LockError::Write(error))
