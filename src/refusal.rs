@@ -1,4 +1,5 @@
-//! The texts of refusals. Those of the protocol show durations in Rust's notation, such as `86400s`.
+//! The texts of refusals. Those of the protocol show durations in Rust's notation, such as
+//! `86400s`.
 
 use std::time::Duration;
 

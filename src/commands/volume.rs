@@ -69,8 +69,8 @@ pub(crate) struct VolumeChangeArgs {
     #[arg(long, value_name = "TERM", value_parser = object_term::parse)]
     object_term: Option<ObjectTerm>,
     /// How long the leader waits after a term. Must exceed what two clocks can drift apart in a
-    /// term and a tick. If only the term changes, the margin changes in proportion [new volumes: 1 %
-    /// of the term]
+    /// term and a tick. If only the term changes, the margin changes in proportion [new volumes:
+    /// 1 % of the term]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     skew_margin: Option<Duration>,
     /// Whether the leader tracks the objects that each session caches, or assumes that a session
