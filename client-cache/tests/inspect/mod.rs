@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold_client_cache::{Client, EnsureVolumeError, NodePath, OnWrite, Options, VolumeSettings, WriteRefusal};
+use leasehold_client_cache::{
+    Client, DriftAllowance, EnsureVolumeError, NodePath, OnWrite, Options, Refusal, VolumeError, VolumeSettings,
+    WriteError, WriteRefusal,
+};
 
 use crate::{
     common::{Server, path, within},
@@ -68,4 +71,19 @@ async fn ensure_volume_makes_it_once_and_names_differences() {
     assert_eq!(error.to_string(), expected);
     let EnsureVolumeError::Differs { got, .. } = error else { panic!("the settings differ") };
     assert_eq!(settings(&client, &services).await, Some(*got), "nothing was changed");
+}
+
+/// As for `set_volume`, the client's own allowance does not count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn margin_of_new_volume_is_checked_by_servers_allowance() {
+    let server = Server::start(Duration::from_secs(3)).await;
+    let drift = DriftAllowance::from_ppm(50_000).unwrap();
+    let client = within(Client::connect(server.options().drift(drift))).await.unwrap();
+    let create = |at: &'static str, margin| client.admin().create_volume(at).skew_margin(margin);
+    within(create("/v", Duration::from_millis(100))).await.unwrap();
+    let error = within(create("/w", Duration::from_micros(1))).await.unwrap_err();
+    let WriteError::Refused(Refusal::Volume(VolumeError::SkewMargin { drift_ppm, .. })) = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(drift_ppm, DriftAllowance::DEFAULT.ppm());
 }
