@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use leasehold_client_cache::{Client, LockError, LockGuard, LockMode, LockWait, ReadError, WriteError};
-use leasehold_protocol::command::Write;
+use leasehold_protocol::{command::Write, state::State};
 
 use super::{TERM, exclusive, shared};
 use crate::common::{SHORT_TERM, Server, path, until, within};
@@ -56,6 +56,31 @@ async fn upgrade_that_timed_out_unanswered_is_withdrawn() {
     }
     within(hold.upgrade(LockWait::No)).await.unwrap();
     assert_eq!(hold.mode(), LockMode::Exclusive);
+}
+
+/// The client has sent as many writes as may be unanswered, so the upgrade waits behind them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upgrade_that_was_not_sent_in_time_is_not_granted() {
+    // The holder keeps the others for flushes.
+    const SENT: u64 = State::ANSWERS_MAX - 32;
+    let server = Server::start(TERM).await;
+    let client = server.client().await;
+    let mut hold = shared(&client, LockWait::No).await;
+    let before = server.asked("Write");
+    server.hold_writes(|write| matches!(write, Write::Put { .. }));
+    let put = |number: u64| {
+        let client = client.clone();
+        async move { client.put(format!("/n/{number}"), "").await }
+    };
+    let puts = tokio::spawn(join_all((0..=SENT).map(put).collect::<Vec<_>>()));
+    until(|| server.asked("Write") == before + SENT).await;
+    let after = Duration::from_millis(200);
+    let error = within(hold.upgrade(LockWait::For(after))).await.unwrap_err();
+    assert_eq!(error, LockError::NotGranted { path: path("/a"), after });
+    assert_eq!((server.asked("Write"), hold.mode()), (before + SENT, LockMode::Shared), "it was not sent");
+    server.hold_writes(|_| false);
+    assert!(within(puts).await.unwrap().iter().all(Result::is_ok));
+    within(hold.upgrade(LockWait::No)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
