@@ -381,7 +381,7 @@ impl Driver {
                     if step.is_answer {
                         count(&self.cache.counters.validations);
                     }
-                    core.serve(reads, &content, step.is_answer, valid_until);
+                    core.serve(reads, &content.fetched(), step.is_answer, valid_until);
                 }
                 None => {
                     step.follow_ups.push_back(HolderInput::Evicted { object, stamp });

@@ -39,7 +39,8 @@ struct CopyRecord {
     /// The installation number, unique in this cache.
     installation: u64,
     stamp: Mutex<Stamp>,
-    /// Whether a read of the application asked a server for it.
+    /// Whether the driver answered a read of the application with it, after a fetch or a
+    /// validation.
     was_fetched: AtomicBool,
 }
 
@@ -113,7 +114,7 @@ impl SharedContent {
         self.0.was_read.load(Relaxed)
     }
 
-    /// The same content. Records that a read of the application asked a server for the copy.
+    /// The same content. Records that the driver answers a read of the application with the copy.
     pub(crate) fn fetched(&self) -> Self {
         if let Some(copy) = &self.0.copy {
             copy.was_fetched.store(true, Relaxed);

@@ -5,8 +5,11 @@ use leasehold_protocol::{
     lease_policy::LeaseOffer,
     lease_policy::LeaseRequest,
     lock::{LockMode, LockOutcome, LockStatus},
-    message::{AcquiredVolume, Answer, Grant, KeepAliveResult, KeyLeasePromise, Lapse, Promise, ReadAnswer, Revival},
-    object::{Content, Data, ObjectKind, Stat},
+    message::{
+        AcquiredVolume, Answer, Grant, KeepAliveResult, KeyLeasePromise, Lapse, Promise, PushRequest, ReadAnswer,
+        Revival,
+    },
+    object::{Children, Content, Data, ObjectKind, ObjectSet, Stat},
 };
 
 use super::*;
@@ -326,4 +329,58 @@ async fn late_outcome_of_upgrade_brings_back_no_lock() {
         }
     }
     assert!(driver.core.lock().locks.is_empty());
+}
+
+/// The children of `/a`, or *not modified*, with a lease under this incarnation of the volume lease.
+fn leased(sequence: u64, incarnation: u64, is_modified: bool) -> Response {
+    let children = Children { names: Default::default(), version: 1, modify_revision: Revision(1) };
+    let grant = Grant {
+        stamp: Stamp { epoch: Epoch(1), sequence },
+        volume: path("/"),
+        incarnation: Incarnation(incarnation),
+        generation: VolumeGeneration::default(),
+        span: TERM,
+    };
+    response(Answer::Read(ReadAnswer {
+        content: is_modified.then_some(Content::Children(Some(children))),
+        grant: Some(grant),
+        volume: path("/"),
+        applied: Revision(1),
+        offer: LeaseOffer::Everybody,
+    }))
+}
+
+/// The server pushed the copy. Then the volume lease ended, and a read made the server validate it.
+#[tokio::test]
+async fn copy_that_was_validated_for_a_read_is_wanted() {
+    let driver = Driver::new(Options::new(["nobody:1"]), 0);
+    let mut orders = registered(&driver);
+    let object = Object::children(path("/a"));
+    let recalled = |sequence, number| -> Vec<PushRequest> {
+        let (session, stamp) = (SessionId(1), Stamp { epoch: Epoch(1), sequence });
+        let sets = vec![ObjectSet::One(object.clone())];
+        match driver.recalled(Recall { session, stamp, number, sets, offers_next_values: true }) {
+            RecallReply::Consented { push_requests, .. } => push_requests,
+            other => panic!("{other:?}"),
+        }
+    };
+    let _first = driver.read(object.clone(), LeaseRequest::Implicit);
+    driver.answered(sent(&mut orders).0, response(acquired("/", 1)));
+    driver.answered(sent(&mut orders).0, leased(2, 1, true));
+    let [push] = recalled(3, 1).try_into().expect("a read asked for the copy");
+    driver.pushed(Push { send_id: push.send_id, response: leased(4, 1, true) });
+
+    let _other = driver.read(Object::children(path("/b")), LeaseRequest::Implicit);
+    let lapses = vec![Lapse { volume: path("/"), incarnation: Incarnation(1) }];
+    driver.answered(sent(&mut orders).0, Response { lapses, ..leased(5, 1, true) });
+    let _second = driver.read(object.clone(), LeaseRequest::Implicit);
+    let validation = loop {
+        match sent(&mut orders) {
+            (acquire, Body::Acquire { .. }) => driver.answered(acquire, response(acquired("/", 6))),
+            (read, Body::Read { known: Some(_), .. }) => break read,
+            (_, body) => assert!(matches!(body, Body::Read { .. }), "{body:?}"),
+        }
+    };
+    driver.answered(validation, leased(7, 6, false));
+    assert_eq!(recalled(8, 2).len(), 1, "a read asked for the copy");
 }
