@@ -1,9 +1,9 @@
 //! Counts the elements that a step examines. Only test builds count.
 //!
 //! The size of its answers bounds the work of a step. The number of sessions, leases, waits or
-//! changes does not matter (S10b). In [`lessor`](crate::lessor) and [`state`](crate::state), loops
-//! and searches whose length their input does not bound count the elements that they examine. Tests
-//! compare the counts of small and large worlds.
+//! changes does not matter (S10b). In [`lessor`](crate::lessor), [`state`](crate::state) and
+//! [`holder`](crate::holder), loops and searches whose length their input does not bound count the
+//! elements that they examine. Tests compare the counts of small and large worlds.
 
 #[cfg(any(test, feature = "count-work"))]
 mod counted {

@@ -20,15 +20,17 @@ use super::{
     Holder, HolderEffect, SendId, WriteId,
     attachments::attached_to_session,
     in_flight::Purpose,
+    known_volume::{KnownVolume, OwnVolumeLease, Unreported},
     pace::Pace,
+    path_counts::PathCounts,
     validity::VolumeValidity,
-    volume_leases::{KnownVolume, OwnVolumeLease, RenewalSelection, Unreported},
+    volume_leases::RenewalSelection,
 };
 use crate::{
     command::Write,
     id::{Epoch, Incarnation, VolumeGeneration},
     message::{AcquiredVolume, Body, LastValid, Revival},
-    object::{Object, ObjectSet},
+    object::Object,
     path::NodePath,
     time::Instant,
 };
@@ -60,8 +62,7 @@ impl Acquisition {
 impl Holder {
     /// Whether the volume is suspended, because the new lease may be on it.
     pub(super) fn is_suspended(&self, volume: &NodePath) -> bool {
-        let mut sent = self.acquisitions.values().filter(|acquisition| acquisition.is_sent);
-        sent.any(|acquisition| volume.contains(&acquisition.path))
+        self.suspending.any_within(volume)
     }
 
     /// Asks for a lease on the object's volume, believed to be `volume`. One request at a time.
@@ -76,7 +77,7 @@ impl Holder {
 
     fn acquisition(&mut self, volume: NodePath, path: &NodePath) -> &mut Acquisition {
         if !self.acquisitions.contains_key(&volume) {
-            self.volumes.learn(&volume);
+            self.volumes.learn(&volume).is_requested = true;
             self.send_queue.push(Purpose::Acquire(volume.clone()));
         }
         self.acquisitions.entry(volume).or_insert_with(|| Acquisition {
@@ -93,16 +94,17 @@ impl Holder {
     pub(super) fn send_acquire(&mut self, top: &NodePath, now: Instant) {
         let Some(acquisition) = self.acquisitions.get(top) else { return };
         let is_sent = acquisition.is_sent;
-        let may_have_dependents = self.writes.may_attach_in(top);
-        let volume = self.volumes.learn(top);
+        let mut volume = self.volumes.learn(top);
         if !is_sent && volume.live(now).is_some() {
+            drop(volume);
             return self.stop_acquiring(top);
         }
-        let must_keep_lease = (volume.has_dependents() || may_have_dependents) && volume.lease.is_some();
+        let must_keep_lease = (volume.has_dependents() || volume.may_gain_dependents) && volume.lease.is_some();
         // The lease may still exist on the server, and may have nodes or locks, perhaps from a
         // write in flight. The client must not lose these, so it asks for a renewal first.
         if must_keep_lease && !is_sent {
             volume.is_used = true;
+            drop(volume);
             self.heartbeat(RenewalSelection::All, now);
             return self.wants_again(Purpose::Acquire(top.clone()), now);
         }
@@ -113,11 +115,16 @@ impl Holder {
             volume.end_lease();
         }
         let ended = volume.ended;
+        drop(volume);
         self.forget_holder_report(top);
         // `None` if there is no copy that the answer could revive.
-        let last_valid = ended.filter(|ended| self.has_revivable(top, ended.since, now)).map(|ended| ended.last);
+        let last_valid =
+            ended.filter(|ended| self.copies.has_leased_since(top, ended.since, now)).map(|ended| ended.last);
         let Some(acquisition) = self.acquisitions.get_mut(top) else { return };
         (acquisition.is_repeated, acquisition.is_sent) = (acquisition.is_sent, true);
+        if !acquisition.is_repeated {
+            self.suspending.add(&acquisition.path);
+        }
         acquisition.valid_at = last_valid;
         let path = acquisition.path.clone();
         let send_id = self.in_flight.next();
@@ -130,19 +137,41 @@ impl Holder {
     /// Cancels the request for a new lease.
     fn stop_acquiring(&mut self, top: &NodePath) {
         self.send_queue.settle(&Purpose::Acquire(top.clone()));
-        if let Some(acquisition) = self.acquisitions.remove(top) {
+        if let Some(acquisition) = self.end_acquisition(top) {
+            self.note_unrequested(top);
             self.notify_validities(&acquisition.path);
             self.lose_attached_without_lease_above(&acquisition.path);
-            self.lose_locks_without_lease();
+            self.lose_locks_without_lease_above(&acquisition.path);
             self.wake_waiters(acquisition.waiters, acquisition.writes);
         }
     }
 
-    fn has_revivable(&self, top: &NodePath, since: Incarnation, now: Instant) -> bool {
-        self.copies.below(top).any(|(_, copy)| {
-            let validity = &copy.validity;
-            validity.volume == *top && validity.incarnation >= since && now < validity.until
-        })
+    fn end_acquisition(&mut self, top: &NodePath) -> Option<Acquisition> {
+        let acquisition = self.acquisitions.remove(top)?;
+        if acquisition.is_sent {
+            self.suspending.remove(&acquisition.path);
+        }
+        Some(acquisition)
+    }
+
+    fn note_unrequested(&mut self, top: &NodePath) {
+        if let Some(mut volume) = self.volumes.get_mut(top) {
+            volume.is_requested = false;
+        }
+    }
+
+    /// Checks which volumes are requested, and which paths suspend volumes.
+    pub(super) fn check_acquisitions(&self) -> Result<(), String> {
+        let sent = self.acquisitions.values().filter(|acquisition| acquisition.is_sent);
+        let suspending: PathCounts = sent.map(|acquisition| &acquisition.path).collect();
+        if suspending != self.suspending {
+            return Err(format!("volumes above {:?} are suspended, expected {suspending:?}", self.suspending));
+        }
+        let requested = self.volumes.iter().filter(|(_, volume)| volume.is_requested).map(|(top, _)| top);
+        if !requested.eq(self.acquisitions.keys()) {
+            return Err(format!("other leases are requested than {:?}", self.acquisitions.keys()));
+        }
+        Ok(())
     }
 
     /// Reports to the cache the validity of all volumes that a path may belong to.
@@ -164,7 +193,7 @@ impl Holder {
         if epoch != self.epoch {
             return self.wants_again(Purpose::Acquire(believed.clone()), now);
         }
-        let Some(mut acquisition) = self.acquisitions.remove(believed) else { return };
+        let Some(mut acquisition) = self.end_acquisition(believed) else { return };
         self.stamp_seen = self.stamp_seen.max(answer.stamp);
         let top = answer.promise.volume.clone();
         let is_late = answer.stamp <= self.volumes.begun(&top);
@@ -191,9 +220,10 @@ impl Holder {
         if (is_newest || is_extended) && top.contains(&acquisition.path) && top != *believed && top.contains(believed) {
             self.forget_volume(believed);
         }
+        self.note_unrequested(believed);
         self.notify_validities(&acquisition.path);
         self.lose_attached_without_lease_above(&acquisition.path);
-        self.lose_locks_without_lease();
+        self.lose_locks_without_lease_above(&acquisition.path);
         if let (Some(object), Some(read)) = (self.reads.sent_along(&acquisition.waiters, send_id), answer.read) {
             acquisition.waiters.remove(&object);
             self.read_answered(object, sent, epoch, *read, now);
@@ -259,7 +289,8 @@ impl Holder {
             }
         };
         let is_only_lease = !self.volumes.are_live_at(now);
-        let volume = self.volumes.learn(top);
+        self.learn_bounded(top);
+        let mut volume = self.volumes.learn(top);
         volume.ended = None;
         volume.begun = answer.stamp;
         volume.is_used = true;
@@ -274,6 +305,7 @@ impl Holder {
             has_expired: until <= now,
             unreported,
         });
+        drop(volume);
         self.schedule_comparison(sent, span, is_only_lease, now);
         // The promises of the new lease are limited by the oldest unanswered recall too.
         self.end_delays(now);
@@ -289,7 +321,11 @@ impl Holder {
         // long. The top of the volume may be shorter.
         let is_last = !is_busy && acquisition.path == *top;
         if !is_busy {
-            acquisition.path = top.clone();
+            let path = std::mem::replace(&mut acquisition.path, top.clone());
+            if acquisition.is_sent {
+                self.suspending.remove(&path);
+                self.suspending.add(top);
+            }
         }
         self.go_without_lease(waiters);
         if self.end_replaceable(replaceable) && !is_last {
@@ -304,11 +340,12 @@ impl Holder {
     fn end_replaceable(&mut self, replaceable: Vec<NodePath>) -> bool {
         let mut have_dependents = false;
         for replaceable in replaceable {
-            let Some(volume) = self.volumes.get_mut(&replaceable) else { continue };
-            if volume.has_dependents() || self.writes.may_attach_in(&replaceable) {
+            let Some(mut volume) = self.volumes.get_mut(&replaceable) else { continue };
+            if volume.has_dependents() || volume.may_gain_dependents {
                 have_dependents |= volume.lease.is_some();
             } else {
                 volume.end_lease();
+                drop(volume);
                 self.forget_holder_report(&replaceable);
             }
         }
@@ -365,16 +402,24 @@ impl Holder {
             // No volume is removed while a lease on it has nodes or locks. So the statement is
             // older than the volume, or the lease has ended and the answer to its next renewal says
             // so. A write in flight may add a node or a lock.
-            let has_dependents = self.volumes.get(&believed).is_some_and(KnownVolume::has_dependents);
-            if has_dependents || self.writes.may_attach_in(&believed) {
+            let may_have_dependents = |volume: &KnownVolume| volume.has_dependents() || volume.may_gain_dependents;
+            if self.volumes.get(&believed).is_some_and(may_have_dependents) {
                 return;
             }
             self.forget_volume(&believed);
         }
-        if let Some(idle) = self.volumes.to_be_forgotten(|top| self.writes.may_attach_in(top)) {
-            self.forget_volume(&idle);
+        self.learn_bounded(volume);
+    }
+
+    /// Learns of a volume. If too many are known, the holder first forgets those that it does not
+    /// use.
+    fn learn_bounded(&mut self, top: &NodePath) {
+        if self.volumes.get(top).is_none() {
+            while let Some(idle) = self.volumes.to_be_forgotten() {
+                self.forget_volume(&idle);
+            }
+            self.volumes.learn(top);
         }
-        self.volumes.learn(volume);
     }
 
     /// Forgets a volume, with its copies, nodes and locks: the volume no longer exists, or the
@@ -383,18 +428,19 @@ impl Holder {
         if self.acquisitions.contains_key(top) {
             return;
         }
-        let below = ObjectSet::Subtree(top.clone());
-        let copies = self.copies.remove_where(&below, |copy| copy.validity.volume == *top);
+        let copies = self.copies.remove_of(top, |_| true);
         self.ask_to_drop(copies);
-        let volume = self.volumes.learn(top);
+        let mut volume = self.volumes.learn(top);
         volume.end_lease();
         let attached = std::mem::take(&mut volume.attached);
+        let locks = volume.locks.iter().map(|(_, id)| *id).collect();
+        drop(volume);
         self.notify_attached_lost(attached.into_iter().map(|(path, node)| (path, node.revision)).collect());
         // Also reported if the lease had ended before: the client forgets the volume too.
         let (volume, validity) = (top.clone(), VolumeValidity::default());
         self.effects.push(HolderEffect::VolumeValidityChanged { volume, validity });
         self.forget_holder_report(top);
+        self.lose_locks(locks);
         self.volumes.forget(top);
-        self.lose_locks_without_lease();
     }
 }

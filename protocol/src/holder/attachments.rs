@@ -16,7 +16,7 @@ use std::{
 
 use super::{
     Holder, HolderEffect,
-    volume_leases::{AttachedNode, KnownVolume},
+    known_volume::{AttachedNode, KnownVolume},
 };
 use crate::{
     command::{Attach, Write, Written},
@@ -129,7 +129,7 @@ impl Holder {
             return;
         }
         tops.iter().for_each(|top| {
-            if let Some(volume) = self.volumes.get_mut(top) {
+            if let Some(mut volume) = self.volumes.get_mut(top) {
                 volume.detach(path, false, revision);
             }
         });
@@ -143,7 +143,7 @@ impl Holder {
 
     fn note_removed(&mut self, path: &NodePath, is_subtree: bool, revision: Revision) {
         for top in self.volumes.at_and_above(path) {
-            if let Some(volume) = self.volumes.get_mut(&top) {
+            if let Some(mut volume) = self.volumes.get_mut(&top) {
                 volume.detach(path, is_subtree, revision);
             }
         }
@@ -187,7 +187,7 @@ impl Holder {
         let is_current = |node: &AttachedNode| self.may_be_current_lease(top, node.incarnation);
         let lost = volume.attached.iter().filter(|(_, node)| !is_current(node));
         let lost: Vec<(NodePath, Revision)> = lost.map(|(path, node)| (path.clone(), node.revision)).collect();
-        if let Some(volume) = self.volumes.get_mut(top) {
+        if let Some(mut volume) = self.volumes.get_mut(top) {
             lost.iter().for_each(|(path, _)| {
                 volume.attached.remove(path);
             });

@@ -11,8 +11,8 @@ pub struct HolderBounds {
     /// The most remembered recalls. Beyond it, the holder merges them into one recall of
     /// everything. That refuses some grants needlessly, and never accepts a wrong one.
     pub recalls_remembered_max: usize,
-    /// The most known volumes, because each step examines all of them. Beyond it, the holder
-    /// forgets a volume that is not in use.
+    /// The most known volumes, apart from those with a lease that holds, a node, a lock or a
+    /// request. Before the holder learns of another, it forgets volumes that are not in use.
     pub volumes_max: usize,
     /// The most returns that wait for a request. Beyond it, the oldest is forgotten. The server may
     /// then recall a copy that was dropped, and gets a consent.

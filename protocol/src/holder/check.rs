@@ -16,13 +16,17 @@ impl Holder {
         if self.session.is_none() && (self.link == LinkState::Registered || self.copies.iter().next().is_some()) {
             return Err("without a session, the holder has copies or is registered".to_owned());
         }
+        self.copies.check()?;
         for (object, copy) in self.copies.iter() {
             self.check_copy(&object, copy, now)?;
         }
+        self.volumes.check(self.writes.attaching_paths().collect())?;
         for (top, _) in self.volumes.iter() {
             self.check_volume(top, now)?;
         }
+        self.in_flight.check()?;
         self.recalls.check(self.in_flight.oldest_granting())?;
+        self.check_acquisitions()?;
         self.check_reads()?;
         self.check_delayed_consents()?;
         self.check_next_values()?;

@@ -26,7 +26,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{Holder, volume_leases::KnownVolume};
+use super::Holder;
 use crate::{
     id::{Epoch, Stamp},
     message::Recall,
@@ -107,12 +107,10 @@ impl Holder {
     fn consent_due(&self, now: Instant) -> Option<Instant> {
         // A lease with nodes or locks whose time has passed here may still exist at the servers,
         // and a promise may be on its way.
-        let is_late = |volume: &KnownVolume| volume.has_dependents() && volume.live(now).is_none();
-        if self.volumes.iter().any(|(_, volume)| is_late(volume)) {
+        if self.volumes.have_late_dependents() {
             return None;
         }
-        let leases = self.volumes.iter().filter_map(|(_, volume)| volume.live(now));
-        let remaining = leases.map(|lease| lease.until.since(now)).min()?;
+        let remaining = self.volumes.first_end()?.since(now);
         Some(now.after(self.config.consent_delay.min(remaining / 2)))
     }
 

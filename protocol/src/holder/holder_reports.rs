@@ -11,11 +11,7 @@
 
 use std::collections::VecDeque;
 
-use super::{
-    Holder, SendId,
-    in_flight::Purpose,
-    volume_leases::{RenewalSelection, Unreported},
-};
+use super::{Holder, SendId, in_flight::Purpose, known_volume::Unreported, volume_leases::RenewalSelection};
 use crate::{
     id::{CoveringNumber, Incarnation},
     message::{Body, CoveringLease, HolderReportPart, REPORT_PART_OBJECTS_MAX},
@@ -74,17 +70,15 @@ impl Holder {
     /// Starts a report of the object leases under this volume lease, if it is the present lease.
     pub(super) fn start_holder_report(&mut self, covering: &CoveringLease, now: Instant) {
         let CoveringLease { volume: top, incarnation, number } = covering;
-        let Some(lease) = self.volumes.get_mut(top).and_then(|volume| volume.lease.as_mut()) else { return };
+        let Some(mut volume) = self.volumes.get_mut(top) else { return };
+        let Some(lease) = &mut volume.lease else { return };
         if lease.incarnation != *incarnation {
             return;
         }
         lease.unreported = None;
         let since = lease.since;
-        let copies = self.copies.below(top).filter(|(_, copy)| {
-            let validity = &copy.validity;
-            validity.volume == *top && validity.incarnation >= since && now < validity.until
-        });
-        let report = HolderReport::new(*incarnation, *number, copies.map(|(object, _)| object).collect());
+        drop(volume);
+        let report = HolderReport::new(*incarnation, *number, self.copies.leased_since(top, since, now));
         self.forget_holder_report(top);
         self.holder_reports.insert(top.clone(), report);
         self.send_queue.push(Purpose::HolderReport(top.clone()));

@@ -15,6 +15,7 @@ use crate::{
     path::NodePath,
     reached::{Bound, reached},
     time::Instant,
+    work::CountVisits,
 };
 
 /// The purpose of a request: enough to build it again, and to find the operations that wait for it.
@@ -80,6 +81,8 @@ pub(super) struct RequestsInFlight {
     /// Requests with quick answers. Watches are separate, because there may be thousands of them,
     /// and each step needs the oldest quick request.
     quick: BTreeSet<SendId>,
+    /// Those that open or register a session.
+    greetings: BTreeSet<SendId>,
     watches: BTreeSet<SendId>,
     next_values: BTreeSet<SendId>,
 }
@@ -106,6 +109,9 @@ impl RequestsInFlight {
                 self.quick.remove(&oldest);
             }
         }
+        if let Purpose::Open | Purpose::Register = flight.purpose {
+            self.greetings.insert(send_id);
+        }
         if flight.is_quick {
             self.quick.insert(send_id);
         } else if let Purpose::Watch(_) = flight.purpose {
@@ -121,6 +127,7 @@ impl RequestsInFlight {
         self.granting.remove(&send_id);
         self.operations.remove(&send_id);
         self.quick.remove(&send_id);
+        self.greetings.remove(&send_id);
         self.watches.remove(&send_id);
         self.next_values.remove(&send_id);
         if flight.purpose == Purpose::Heartbeat {
@@ -149,6 +156,7 @@ impl RequestsInFlight {
         self.operations.clear();
         self.heartbeats.clear();
         self.quick.clear();
+        self.greetings.clear();
         self.watches.clear();
         self.next_values.clear();
         std::mem::take(&mut self.live).into_values().map(|flight| flight.purpose).collect()
@@ -162,6 +170,21 @@ impl RequestsInFlight {
     /// The oldest send id whose answer may still bring an object lease.
     pub(super) fn oldest_granting(&self) -> Option<SendId> {
         self.granting.first().copied()
+    }
+
+    /// Whether a request that opens or registers a session is in flight.
+    pub(super) fn has_greeting(&self) -> bool {
+        !self.greetings.is_empty()
+    }
+
+    /// Checks that the lists of requests name exactly those of their purposes.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let is_greeting = |flight: &RequestInFlight| matches!(flight.purpose, Purpose::Open | Purpose::Register);
+        let greetings = self.live.iter().filter(|(_, flight)| is_greeting(flight)).map(|(send_id, _)| send_id);
+        if !greetings.eq(&self.greetings) {
+            return Err(format!("the requests that open or register a session are not {:?}", self.greetings));
+        }
+        Ok(())
     }
 
     /// When the oldest request with a quick answer was sent.
@@ -196,7 +219,7 @@ impl RequestsInFlight {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&SendId, &RequestInFlight)> {
-        self.live.iter()
+        self.live.iter().counted()
     }
 }
 

@@ -14,17 +14,14 @@
 //! requests.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::Bound::{Excluded, Included, Unbounded},
     time::Duration,
 };
 
 use super::{
-    Holder, HolderEffect, SendId,
-    in_flight::Purpose,
-    own_write_lease::OwnWriteLease,
-    session::LinkState,
-    volume_leases::{KnownVolume, RenewalSelection},
+    Holder, HolderEffect, SendId, in_flight::Purpose, known_volume::KnownVolume, own_write_lease::OwnWriteLease,
+    session::LinkState, volume_leases::RenewalSelection,
 };
 use crate::{
     command::{Write, Written},
@@ -200,8 +197,22 @@ impl Holder {
     pub(super) fn forget_lock(&mut self, id: LockId) {
         let Some(own) = self.locks.by_id.remove(&id) else { return };
         self.lose_write_lease(id, &own);
-        if let Some(volume) = self.volumes.get_mut(&own.volume) {
-            volume.locks.remove(&id);
+        if let Some(mut volume) = self.volumes.get_mut(&own.volume) {
+            volume.locks.remove(&(own.incarnation, id));
+            volume.granted_locks.remove(&id);
+            volume.unflushed.remove(&id);
+        }
+    }
+
+    /// Sets the status of a lock.
+    fn set_lock_status(&mut self, id: LockId, status: LockStatus) {
+        let Some(own) = self.locks.by_id.get_mut(&id) else { return };
+        own.status = status;
+        if let Some(mut volume) = self.volumes.get_mut(&own.volume) {
+            match status {
+                LockStatus::Granted { .. } => volume.granted_locks.insert(id),
+                LockStatus::Waiting | LockStatus::Ended => volume.granted_locks.remove(&id),
+            };
         }
     }
 
@@ -223,14 +234,15 @@ impl Holder {
             None => LockStatus::Waiting,
         };
         let waits = token.is_none() || matches!(change, Write::ChangeLockMode { mode: wanted, .. } if *wanted != mode);
-        match self.locks.by_id.get_mut(&lock) {
-            Some(own) if is_newer(own.status, status) => own.status = status,
+        match self.locks.by_id.get(&lock) {
+            Some(own) if is_newer(own.status, status) => self.set_lock_status(lock, status),
             Some(_) => {}
             None => {
-                self.volumes.learn(&volume).locks.insert(lock);
+                self.volumes.learn(&volume).locks.insert((incarnation, lock));
                 let (requested_mode, is_handing_over, write_lease) = (None, false, None);
                 let own = OwnLock { path, volume, incarnation, status, requested_mode, is_handing_over, write_lease };
                 self.locks.by_id.insert(lock, own);
+                self.set_lock_status(lock, status);
             }
         }
         self.locks.await_by(if waits { now } else { now.after(FIRST_AWAIT_DELAY) });
@@ -278,12 +290,11 @@ impl Holder {
             // renewed, the leader reports the grant again. If not, the lock has ended too.
             return false;
         }
-        let Some(own) = self.locks.by_id.get_mut(&id) else { return false };
         if status == LockStatus::Ended {
             self.forget_lock(id);
             self.notify_locks_lost(vec![id], false);
         } else {
-            own.status = status;
+            self.set_lock_status(id, status);
             self.effects.push(HolderEffect::LockChanged { lock: id, status });
         }
         true
@@ -297,29 +308,34 @@ impl Holder {
         }
     }
 
-    /// Finds the locks whose leases have ended or were replaced, and reports them as lost.
-    pub(super) fn lose_locks_without_lease(&mut self) {
-        let has_current_lease = |own: &OwnLock| self.may_be_current_lease(&own.volume, own.incarnation);
-        let ended = self.locks.by_id.iter().filter(|(_, own)| !has_current_lease(own)).map(|(id, _)| *id);
-        let ended: Vec<LockId> = ended.collect();
+    /// Finds the locks of the volumes at and above the path whose leases have ended or were
+    /// replaced, and reports them as lost.
+    pub(super) fn lose_locks_without_lease_above(&mut self, path: &NodePath) {
+        let tops = self.volumes.at_and_above(path);
+        self.lose_locks_without_lease(&tops);
+    }
+
+    /// Finds the locks of these volumes whose leases have ended or were replaced, and reports them
+    /// as lost.
+    pub(super) fn lose_locks_without_lease(&mut self, tops: &[NodePath]) {
+        let volumes = tops.iter().filter_map(|top| self.volumes.get(top).map(|volume| (top, volume)));
+        let is_ended = |(top, volume): &(&NodePath, &KnownVolume)| {
+            !volume.locks.is_empty() && (volume.lease.is_some() || !self.is_suspended(top))
+        };
+        let ended = volumes.filter(is_ended).flat_map(|(_, volume)| volume.locks_of_other_leases());
+        self.lose_locks(ended.collect());
+    }
+
+    /// Forgets these locks, and reports them as lost.
+    pub(super) fn lose_locks(&mut self, ended: BTreeSet<LockId>) {
         ended.iter().for_each(|id| self.forget_lock(*id));
-        self.notify_locks_lost(ended, true);
+        self.notify_locks_lost(ended.into_iter().collect(), true);
     }
 
     /// Finds the owned locks whose lease has ended on this clock, and reports them as lost. This
     /// needs no connection.
-    pub(super) fn expire_granted_locks(&mut self, now: Instant) {
-        let has_expired =
-            |(_, volume): (&NodePath, &KnownVolume)| !volume.locks.is_empty() && volume.live(now).is_none();
-        if !self.volumes.iter().any(has_expired) {
-            return;
-        }
-        let is_granted = |own: &OwnLock| matches!(own.status, LockStatus::Granted { .. });
-        let ended =
-            self.locks.by_id.iter().filter(|(_, own)| is_granted(own) && !self.is_live_by_clock(&own.volume, now));
-        let ended: Vec<LockId> = ended.map(|(id, _)| *id).collect();
-        ended.iter().for_each(|id| self.forget_lock(*id));
-        self.notify_locks_lost(ended, true);
+    pub(super) fn expire_granted_locks(&mut self) {
+        self.lose_locks(self.volumes.ended_grants());
     }
 
     pub(super) fn is_live_by_clock(&self, volume: &NodePath, now: Instant) -> bool {
@@ -354,13 +370,19 @@ impl Holder {
     /// Checks that each lock is under the present lease.
     pub(super) fn check_locks(&self) -> Result<(), String> {
         for (id, own) in &self.locks.by_id {
-            let volume = self.volumes.get(&own.volume).filter(|volume| volume.locks.contains(id));
+            let listed = (own.incarnation, *id);
+            let volume = self.volumes.get(&own.volume).filter(|volume| volume.locks.contains(&listed));
             let has_lease = volume.is_some() && self.may_be_current_lease(&own.volume, own.incarnation);
             if !has_lease {
                 return Err(format!("lock {id} on {}: its lease on {} has ended", own.path, own.volume));
             }
+            let is_granted = matches!(own.status, LockStatus::Granted { .. });
+            if volume.is_some_and(|volume| volume.granted_locks.contains(id) != is_granted) {
+                return Err(format!("lock {id} on {} is {:?}, and listed as another", own.path, own.status));
+            }
         }
-        match self.volumes.iter().flat_map(|(_, volume)| &volume.locks).find(|id| !self.locks.by_id.contains_key(id)) {
+        let listed = self.volumes.iter().flat_map(|(_, volume)| &volume.locks);
+        match listed.map(|(_, id)| id).find(|id| !self.locks.by_id.contains_key(id)) {
             Some(id) => Err(format!("a volume lists lock {id}, which has ended")),
             None => Ok(()),
         }

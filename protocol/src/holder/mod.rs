@@ -35,6 +35,7 @@
 
 mod acquisitions;
 mod attachments;
+mod backlog;
 mod bounds;
 mod check;
 mod copies;
@@ -45,12 +46,14 @@ mod holder_reports;
 mod in_flight;
 mod input;
 mod key_leases;
+mod known_volume;
 mod locks;
 mod next_values;
 mod object_leases;
 mod own_footprint;
 mod own_write_lease;
 mod pace;
+mod path_counts;
 mod reads;
 mod recalls;
 mod renewals;
@@ -58,6 +61,7 @@ mod requests;
 mod send_queue;
 mod session;
 pub mod validity;
+mod volume_index;
 mod volume_leases;
 mod watches;
 mod write_leases;
@@ -84,6 +88,7 @@ use self::{
     key_leases::OwnKeyLeases,
     locks::OwnLocks,
     next_values::NextValueRequests,
+    path_counts::PathCounts,
     reads::Reads,
     recalls::RecallMemory,
     requests::Piggyback,
@@ -125,6 +130,8 @@ pub struct Holder {
     recalls: RecallMemory,
     /// New volume leases that the client asks for, by the top of the believed volume.
     acquisitions: BTreeMap<NodePath, Acquisition>,
+    /// The paths of those that were sent. All volumes that may contain one of them are suspended.
+    suspending: PathCounts,
     reads: Reads,
     writes: OwnWrites,
     holder_reports: BTreeMap<NodePath, HolderReport>,
@@ -157,6 +164,7 @@ impl Holder {
             copies: CachedCopies::default(),
             recalls: RecallMemory::new(&config.bounds),
             acquisitions: BTreeMap::new(),
+            suspending: PathCounts::default(),
             reads: Reads::default(),
             writes: OwnWrites::new(config.bounds),
             holder_reports: BTreeMap::new(),
@@ -298,7 +306,7 @@ impl Holder {
     /// Reports the validity of the volume's copies to the cache, if it has changed.
     fn notify_validity(&mut self, volume: &NodePath) {
         let validity = self.validity_of(volume);
-        if let Some(known) = self.volumes.get_mut(volume)
+        if let Some(mut known) = self.volumes.get_mut(volume)
             && known.validity_notified != validity
         {
             known.validity_notified = validity;

@@ -47,7 +47,8 @@ impl Holder {
         }
         let until = self.ends_at(sent, grant.span, now);
         let has_newer_copy = self.copies.get(object).is_some_and(|copy| copy.validity.stamp >= grant.stamp);
-        let lease = self.volumes.get_mut(&grant.volume)?.lease.as_mut()?;
+        let mut volume = self.volumes.get_mut(&grant.volume)?;
+        let lease = volume.lease.as_mut()?;
         let is_current_lease = lease.incarnation == grant.incarnation && grant.stamp > lease.stamp;
         if has_newer_copy || !is_current_lease || grant.generation < lease.generation {
             return None;
@@ -55,6 +56,7 @@ impl Holder {
         lease.revision = lease.revision.max(applied);
         if grant.generation > lease.generation {
             lease.generation = grant.generation;
+            drop(volume);
             self.drop_older_generations(&grant.volume);
         }
         let Grant { stamp, volume, incarnation, generation, .. } = grant.clone();

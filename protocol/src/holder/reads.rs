@@ -321,7 +321,7 @@ impl Holder {
         let Some(named) = self.reads.fetches.get(&object).map(|fetch| fetch.named) else { return };
         if epoch == self.epoch {
             self.learn_volume(&object.path, &volume);
-            if let Some(known) = self.volumes.get_mut(&volume) {
+            if let Some(mut known) = self.volumes.get_mut(&volume) {
                 known.offer = offer;
                 // The volume grants no object leases now, so no read uses a lease on it.
                 known.is_used &= offer != LeaseOffer::Nobody;

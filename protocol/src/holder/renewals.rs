@@ -13,7 +13,6 @@ use super::{
 };
 use crate::{
     message::{Body, Lapse, Promise},
-    object::ObjectSet,
     path::NodePath,
     planted::Bug,
     reached::{Bound, reached},
@@ -40,7 +39,8 @@ impl Holder {
     /// Handles a promise of the registered epoch. It never moves a deadline back.
     pub(super) fn promised(&mut self, promise: &Promise, sent: Instant, now: Instant) {
         let until = self.ends_at(sent, promise.span.min(promise.term), now);
-        let Some(lease) = self.volumes.promised(promise) else { return };
+        let Some(mut volume) = self.volumes.promised(promise) else { return };
+        let Some(lease) = &mut volume.lease else { return };
         lease.revision = lease.revision.max(promise.revision);
         let was_late = now >= lease.until;
         // A promise may be shorter (horizon, unanswered recall). Then the holder asks again when
@@ -56,6 +56,7 @@ impl Holder {
         let is_newer = promise.generation > lease.generation;
         lease.generation = promise.generation;
         let is_report_due = lease.unreported.is_some_and(|unreported| sent >= unreported.due);
+        drop(volume);
         if is_newer {
             self.drop_older_generations(&promise.volume);
         }
@@ -74,20 +75,19 @@ impl Holder {
     pub(super) fn drop_older_generations(&mut self, volume: &NodePath) {
         let Some(lease) = self.volumes.get(volume).and_then(|volume| volume.lease.as_ref()) else { return };
         let generation = lease.generation;
-        let below = ObjectSet::Subtree(volume.clone());
-        let copies =
-            self.copies.remove_where(&below, |copy| copy.validity.volume == *volume && copy.generation < generation);
+        let copies = self.copies.remove_of(volume, |copy| copy.generation < generation);
         self.ask_to_drop(copies);
     }
 
     /// Handles a lapse: the lease has ended. Its copies stay. The client may use one again after a
     /// revival, or after it has validated the copy.
     pub(super) fn lapsed(&mut self, lapse: &Lapse) {
-        let Some(volume) = self.volumes.get_mut(&lapse.volume) else { return };
+        let Some(mut volume) = self.volumes.get_mut(&lapse.volume) else { return };
         if volume.lease.as_ref().is_some_and(|lease| lease.incarnation == lapse.incarnation) {
             volume.end_lease();
+            drop(volume);
             self.lose_attached_without_lease(&lapse.volume);
-            self.lose_locks_without_lease();
+            self.lose_locks_without_lease(std::slice::from_ref(&lapse.volume));
             self.forget_holder_report(&lapse.volume);
             self.notify_validity(&lapse.volume);
         }
@@ -96,7 +96,7 @@ impl Holder {
     /// Marks volumes whose copies the cache has served, so that their leases are renewed.
     pub(super) fn note_used(&mut self, used: &BTreeSet<NodePath>) {
         for top in used {
-            if let Some(volume) = self.volumes.get_mut(top) {
+            if let Some(mut volume) = self.volumes.get_mut(top) {
                 volume.is_used = true;
             }
         }
@@ -106,7 +106,7 @@ impl Holder {
     pub(super) fn note_time(&mut self, now: Instant) {
         let ended = self.volumes.note_expired(self.link == LinkState::Registered, now);
         self.expire_key_leases(now);
-        self.expire_granted_locks(now);
+        self.expire_granted_locks();
         let has_session_expired = self.session.as_ref().is_some_and(|session| now >= session.until);
         if !ended.is_empty() || has_session_expired {
             self.notify_jeopardy(ended, now);
@@ -122,7 +122,7 @@ impl Holder {
             let is_session_due = self.session.as_ref().is_some_and(|session| now >= session.pace.due);
             let is_probe_due = self.probe_deadline().is_some_and(|deadline| now >= deadline);
             let is_comparison_due = self.clocks_deadline().is_some_and(|deadline| now >= deadline);
-            let are_volumes_due = self.volumes.are_due(|top| self.writes.may_attach_in(top), now);
+            let are_volumes_due = self.volumes.are_due(now);
             if are_volumes_due || is_session_due || is_probe_due || is_comparison_due {
                 self.send_heartbeat(now);
             }

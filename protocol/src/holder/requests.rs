@@ -155,7 +155,7 @@ impl Holder {
             registration: registration.map_or(0, |send_id| send_id.0),
             sequence: self.writes.next_sequence(),
             unanswered_from: self.writes.unanswered_from(),
-            renew: self.volumes.renewals(reason, is_quick, |top| self.writes.may_attach_in(top), now),
+            renew: self.volumes.renewals(reason, is_quick, now),
             consents: consents.take(most(CONSENTS_MAX)).copied().collect(),
             returns: self.piggyback.returns.iter().take(most(RETURNS_MAX)).cloned().collect(),
             // The shell counts them, and adds them when it sends the request.

@@ -19,6 +19,7 @@ use crate::{
     message::{Answer, Body, CoveringLease, Refusal},
     path::NodePath,
     time::Instant,
+    work::CountVisits,
 };
 use std::{collections::BTreeSet, time::Duration};
 
@@ -120,9 +121,7 @@ impl Holder {
 
     /// Opens or registers the session on a new connection. Everything else waits for the answer.
     pub(super) fn greet(&mut self, now: Instant) {
-        let is_greeting = |purpose: &Purpose| matches!(purpose, Purpose::Open | Purpose::Register);
-        let is_in_flight = self.in_flight.iter().any(|(_, flight)| is_greeting(&flight.purpose));
-        if self.link != LinkState::Up || is_in_flight || self.send_queue.has_greeting() {
+        if self.link != LinkState::Up || self.in_flight.has_greeting() || self.send_queue.has_greeting() {
             return;
         }
         if self.session.is_some() {
@@ -282,11 +281,11 @@ impl Holder {
             ReportedState::Jeopardy(volumes) => Some(volumes),
             _ => return,
         };
-        let still_ended = reported.into_iter().flatten().filter(|top| !self.is_live_by_clock(top, now));
-        let volumes: BTreeSet<NodePath> = still_ended.cloned().chain(ended).collect();
-        if reported.is_some_and(|reported| volumes.is_subset(reported)) {
+        if reported.is_some_and(|reported| ended.iter().all(|top| reported.contains(top))) {
             return;
         }
+        let still_ended = reported.into_iter().flatten().filter(|top| !self.is_live_by_clock(top, now));
+        let volumes: BTreeSet<NodePath> = still_ended.cloned().chain(ended).counted().collect();
         let news = SessionNews::Jeopardy { volumes: volumes.iter().cloned().collect() };
         self.reported_state = ReportedState::Jeopardy(volumes);
         self.effects.push(HolderEffect::Connection(news));
@@ -334,6 +333,7 @@ impl Holder {
         self.copies = Default::default();
         self.recalls = RecallMemory::new(&self.config.bounds);
         self.acquisitions.clear();
+        self.suspending = Default::default();
         self.holder_reports.clear();
         self.write_leases.clear_pending_consents();
         self.delayed_consents.clear();
@@ -398,6 +398,7 @@ impl Holder {
 
     /// Ends all writes. Unsent writes changed nothing. The outcome of sent writes is unknown.
     fn end_writes(&mut self) {
+        self.volumes.end_all_attaching();
         for (write, was_sent) in self.writes.end_all() {
             let error = if was_sent { WriteFailure::OutcomeUnknown } else { WriteFailure::NotSent };
             self.write_done(write, Err(error));

@@ -12,133 +12,22 @@ use std::{
     time::Duration,
 };
 
-use super::{HolderConfig, RenewalMode, pace::Pace, validity::VolumeValidity};
+use super::{
+    HolderConfig, RenewalMode,
+    known_volume::{KnownVolume, VolumeMut},
+    path_counts::PathCounts,
+    volume_index::{VolumeIndex, VolumeKeys},
+};
 use crate::{
-    id::{CoveringNumber, Incarnation, LockId, Revision, Stamp, VolumeGeneration},
+    id::{LockId, Stamp},
     lease_policy::LeaseOffer,
-    message::{LastValid, Promise, RENEWALS_MAX, Renew},
+    message::{Promise, RENEWALS_MAX, Renew},
     object::ObjectSet,
     path::NodePath,
     reached::{Bound, reached},
     time::Instant,
+    work::CountVisits,
 };
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct OwnVolumeLease {
-    pub(super) incarnation: Incarnation,
-    /// The oldest incarnation whose copies are valid under this one.
-    pub(super) since: Incarnation,
-    pub(super) generation: VolumeGeneration,
-    /// The applied revision of this incarnation's latest promise or grant. The copies are valid at
-    /// this revision.
-    pub(super) revision: Revision,
-    /// When it ends on this client's clock.
-    pub(super) until: Instant,
-    /// The stamp of the answer that began the lease. The holder refuses older grants (S4).
-    pub(super) stamp: Stamp,
-    pub(super) pace: Pace,
-    /// The holder has handled its end on this client's clock.
-    pub(super) has_expired: bool,
-    /// The leader tracks the session as covering, and the holder has not reported its copies.
-    pub(super) unreported: Option<Unreported>,
-}
-
-/// A holder report that is owed. The holder waits with it, because a client that reads a few
-/// objects and leaves again would report for nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Unreported {
-    pub(super) covering: CoveringNumber,
-    /// A renewal sent at or after this time starts the report, when a promise answers it.
-    pub(super) due: Instant,
-}
-
-impl Unreported {
-    /// For how many terms the holder waits. A client that renews its lease after that time will
-    /// probably go on using its copies.
-    pub(super) const TERMS: u32 = 2;
-}
-
-/// The data of the ended lease that the request for a new lease needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct EndedLease {
-    pub(super) last: LastValid,
-    pub(super) since: Incarnation,
-    pub(super) unreported: Option<Unreported>,
-}
-
-/// The holder's record of an attached node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct AttachedNode {
-    /// The incarnation of the lease.
-    pub(super) incarnation: Incarnation,
-    /// The revision of the put that attached the node.
-    pub(super) revision: Revision,
-}
-
-/// A volume, with or without a lease.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct KnownVolume {
-    pub(super) lease: Option<OwnVolumeLease>,
-    pub(super) ended: Option<EndedLease>,
-    /// The stamp of the answer that began its last lease. An older answer that arrives later names
-    /// a lease that the server has replaced.
-    pub(super) begun: Stamp,
-    /// Which reads get object leases, by the last answer to a read. Other reads use no volume
-    /// lease.
-    pub(super) offer: LeaseOffer,
-    /// Whether the volume was used since its last renewal was sent.
-    pub(super) is_used: bool,
-    /// This session's nodes that are attached to the lease. While there are any, the holder renews
-    /// the lease even if the application reads nothing.
-    pub(super) attached: BTreeMap<NodePath, AttachedNode>,
-    /// This session's locks under the lease. While there are any, the holder renews the lease too.
-    pub(super) locks: BTreeSet<LockId>,
-    /// The validity that was last reported to the cache.
-    pub(super) validity_notified: VolumeValidity,
-}
-
-impl KnownVolume {
-    /// Ends the lease at this client. The caller handles attached nodes and locks, because the
-    /// servers may grant the same lease again.
-    pub(super) fn end_lease(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            let OwnVolumeLease { incarnation, generation, revision, since, unreported, .. } = lease;
-            self.ended = Some(EndedLease { last: LastValid { incarnation, generation, revision }, since, unreported });
-        }
-    }
-
-    /// The lease, if its time has not passed.
-    pub(super) fn live(&self, now: Instant) -> Option<&OwnVolumeLease> {
-        self.lease.as_ref().filter(|lease| now < lease.until)
-    }
-
-    /// Whether nodes or locks depend on the lease.
-    pub(super) fn has_dependents(&self) -> bool {
-        !self.attached.is_empty() || !self.locks.is_empty()
-    }
-
-    /// Whether the holder may send a request only to renew this lease.
-    fn renews_ahead(&self, mode: RenewalMode) -> bool {
-        mode == RenewalMode::Ahead || self.has_dependents()
-    }
-
-    /// Whether a request of the application may renew the lease.
-    fn renews(&self, mode: RenewalMode) -> bool {
-        mode != RenewalMode::Never || self.has_dependents()
-    }
-
-    /// Whether the lease is needed: it is in use, or its renewal is wanted.
-    fn is_needed(&self, mode: RenewalMode) -> bool {
-        self.is_used || self.is_renewal_wanted(mode)
-    }
-
-    /// Whether to ask for a renewal even if the lease has ended on this clock, because it may still
-    /// exist on the server.
-    fn is_renewal_wanted(&self, mode: RenewalMode) -> bool {
-        let is_renewal_pending = self.lease.as_ref().is_some_and(|lease| lease.pace.is_renewal_pending);
-        self.renews_ahead(mode) && (self.has_dependents() || is_renewal_pending)
-    }
-}
 
 /// Selects the renewals in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -162,6 +51,9 @@ pub(super) enum RenewalSelection<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct KnownVolumes {
     map: BTreeMap<NodePath, KnownVolume>,
+    index: VolumeIndex,
+    /// The nodes that sent writes may attach, and the nodes that they may lock.
+    attaching: PathCounts,
     /// The highest stamp that began a lease on a forgotten volume.
     forgotten_stamp: Stamp,
     /// Bound of `map`.
@@ -172,9 +64,11 @@ pub(super) struct KnownVolumes {
 impl KnownVolumes {
     /// Knows only the root, which is always a volume.
     pub(super) fn new(config: &HolderConfig) -> Self {
-        let map = BTreeMap::from([(NodePath::root(), KnownVolume::default())]);
         let (volumes_max, renewal) = (config.bounds.volumes_max, config.renewal);
-        Self { map, forgotten_stamp: Stamp::default(), volumes_max, renewal }
+        let (map, index, attaching, forgotten_stamp) = Default::default();
+        let mut volumes = Self { map, index, attaching, forgotten_stamp, volumes_max, renewal };
+        volumes.learn(&NodePath::root());
+        volumes
     }
 
     /// The nearest known volume at or above a path.
@@ -187,14 +81,20 @@ impl KnownVolumes {
         self.map.get(top)
     }
 
-    pub(super) fn get_mut(&mut self, top: &NodePath) -> Option<&mut KnownVolume> {
-        self.map.get_mut(top)
+    pub(super) fn get_mut<'a>(&'a mut self, top: &'a NodePath) -> Option<VolumeMut<'a>> {
+        let volume = self.map.get_mut(top)?;
+        let before = volume.keys(self.renewal);
+        Some(VolumeMut::new(top, volume, &mut self.index, self.renewal, before))
     }
 
     /// Adds the volume with this top, if it is unknown, and returns it.
-    pub(super) fn learn(&mut self, top: &NodePath) -> &mut KnownVolume {
-        let begun = self.forgotten_stamp;
-        self.map.entry(top.clone()).or_insert_with(|| KnownVolume { begun, ..KnownVolume::default() })
+    pub(super) fn learn<'a>(&'a mut self, top: &'a NodePath) -> VolumeMut<'a> {
+        let before = self.map.get(top).map_or(VolumeKeys::default(), |volume| volume.keys(self.renewal));
+        let volume = self.map.entry(top.clone()).or_insert_with(|| {
+            let may_gain_dependents = self.attaching.any_within(top);
+            KnownVolume { begun: self.forgotten_stamp, may_gain_dependents, ..KnownVolume::default() }
+        });
+        VolumeMut::new(top, volume, &mut self.index, self.renewal, before)
     }
 
     /// The stamp of the answer that began the volume's last lease. For an unknown volume, an upper
@@ -203,18 +103,14 @@ impl KnownVolumes {
         self.get(top).map_or(self.forgotten_stamp, |volume| volume.begun)
     }
 
-    /// Selects a volume to forget if too many are known. Its lease must have ended, and no write in
-    /// flight may add a node or a lock to it.
-    pub(super) fn to_be_forgotten(&self, may_have_dependents: impl Fn(&NodePath) -> bool) -> Option<NodePath> {
+    /// Selects a volume to forget if too many are known. Never the root. Its lease must have ended,
+    /// and no new lease is requested. No write in flight may add a node or a lock to it.
+    pub(super) fn to_be_forgotten(&self) -> Option<NodePath> {
         if self.map.len() < self.volumes_max {
             return None;
         }
         reached(Bound::Volumes);
-        let is_idle = |volume: &KnownVolume| {
-            !volume.has_dependents() && volume.lease.as_ref().is_none_or(|lease| lease.has_expired)
-        };
-        let is_idle = |top: &NodePath, volume| !top.is_root() && is_idle(volume) && !may_have_dependents(top);
-        self.map.iter().find(|(top, volume)| is_idle(top, volume)).map(|(top, _)| top.clone())
+        self.index.forgettable().find(|top| !top.is_root()).cloned()
     }
 
     /// Forgets a volume. Never the root.
@@ -222,6 +118,7 @@ impl KnownVolumes {
         if !top.is_root()
             && let Some(volume) = self.map.remove(top)
         {
+            self.index.shift(top, &volume.keys(self.renewal), &VolumeKeys::default());
             self.forgotten_stamp = self.forgotten_stamp.max(volume.begun);
         }
     }
@@ -233,7 +130,56 @@ impl KnownVolumes {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&NodePath, &KnownVolume)> {
-        self.map.iter()
+        self.map.iter().counted()
+    }
+
+    /// Checks that the index has the places of all volumes.
+    ///
+    /// `attaching` are the nodes that sent writes may attach or lock.
+    pub(super) fn check(&self, attaching: PathCounts) -> Result<(), String> {
+        if self.attaching != attaching {
+            return Err(format!("writes may attach {:?}, expected {attaching:?}", self.attaching));
+        }
+        let is_wrong =
+            |(top, volume): &(&NodePath, &KnownVolume)| volume.may_gain_dependents != attaching.any_within(top);
+        if let Some((top, volume)) = self.map.iter().find(is_wrong) {
+            return Err(format!("volume {top}: may_gain_dependents is {}", volume.may_gain_dependents));
+        }
+        let mut expected = VolumeIndex::default();
+        self.map
+            .iter()
+            .for_each(|(top, volume)| expected.shift(top, &VolumeKeys::default(), &volume.keys(self.renewal)));
+        if self.index != expected {
+            return Err(format!("the index of volumes is {:?}, expected {expected:?}", self.index));
+        }
+        Ok(())
+    }
+
+    /// A write was sent that may attach this node or lock it.
+    pub(super) fn begin_attaching(&mut self, path: &NodePath) {
+        self.attaching.add(path);
+        self.note_attaching(path);
+    }
+
+    /// Such a write has ended.
+    pub(super) fn end_attaching(&mut self, path: &NodePath) {
+        self.attaching.remove(path);
+        self.note_attaching(path);
+    }
+
+    /// All such writes have ended.
+    pub(super) fn end_all_attaching(&mut self) {
+        let paths = self.attaching.take();
+        paths.iter().for_each(|path| self.note_attaching(path));
+    }
+
+    fn note_attaching(&mut self, path: &NodePath) {
+        for top in self.at_and_above(path) {
+            let may_gain = self.attaching.any_within(&top);
+            if let Some(mut volume) = self.get_mut(&top) {
+                volume.may_gain_dependents = may_gain;
+            }
+        }
     }
 
     /// Notes a use of the volume that the path belongs to.
@@ -248,50 +194,29 @@ impl KnownVolumes {
     }
 
     /// The renewals for a request. If the answer may be late (`is_quick` is false), later requests
-    /// repeat the renewals. `may_have_dependents` says whether a write in flight may attach a node
-    /// or a lock to the lease.
-    pub(super) fn renewals(
-        &mut self,
-        reason: RenewalSelection<'_>,
-        is_quick: bool,
-        may_have_dependents: impl Fn(&NodePath) -> bool,
-        now: Instant,
-    ) -> Vec<Renew> {
+    /// repeat the renewals.
+    pub(super) fn renewals(&mut self, reason: RenewalSelection<'_>, is_quick: bool, now: Instant) -> Vec<Renew> {
+        let may_renew = |volume: &KnownVolume| volume.renews(self.renewal) || volume.may_gain_dependents;
         let touched = match reason {
             RenewalSelection::OnPath(path) => Some(self.nearest(path)),
             RenewalSelection::Due | RenewalSelection::Ahead | RenewalSelection::All => None,
             RenewalSelection::NoRenewal => return Vec::new(),
         };
-        let mut chosen: Vec<(Instant, NodePath)> = Vec::new();
-        for (top, volume) in &self.map {
-            let Some(lease) = &volume.lease else { continue };
-            let is_touched = touched.as_ref() == Some(top);
-            let is_due = match reason {
-                RenewalSelection::Ahead | RenewalSelection::All => true,
-                _ => now >= lease.pace.piggyback_from() && now < lease.until,
-            };
-            if !is_touched && !is_due {
-                continue;
-            }
-            let may_renew = match reason {
-                RenewalSelection::Ahead => volume.renews_ahead(self.renewal),
-                _ => volume.renews(self.renewal),
-            };
-            let is_needed = is_touched || volume.is_needed(self.renewal);
-            let fits = (may_renew && is_needed) || may_have_dependents(top);
-            chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
-        }
-        // The leases that are due first are chosen. If `is_quick`, they are due later from now on,
-        // so the next request renews the others.
-        if chosen.len() > RENEWALS_MAX {
-            chosen.sort_unstable();
-            chosen.truncate(RENEWALS_MAX);
+        let touched = touched.filter(|top| self.get(top).is_some_and(may_renew));
+        let mut chosen: BTreeSet<NodePath> = touched.into_iter().collect();
+        // First come the leases without a renewal in flight, and of these the ones that joined
+        // first. So the next request renews the others.
+        let room = RENEWALS_MAX - chosen.len();
+        match reason {
+            RenewalSelection::Ahead => chosen.extend(self.index.ahead().take(room).cloned()),
+            RenewalSelection::All => chosen.extend(self.index.needed().take(room).cloned()),
+            _ => chosen.extend(self.index.joining(now).take(room).cloned()),
         }
         let mut renewals = Vec::with_capacity(chosen.len());
-        for (_, top) in chosen {
-            let Some(volume) = self.map.get_mut(&top) else { continue };
+        for top in chosen {
+            let Some(mut volume) = self.get_mut(&top) else { continue };
             let Some(lease) = &mut volume.lease else { continue };
-            renewals.push(Renew { volume: top, incarnation: lease.incarnation });
+            renewals.push(Renew { volume: top.clone(), incarnation: lease.incarnation });
             if is_quick {
                 lease.pace.renewal_sent(lease.until, now);
                 volume.is_used = false;
@@ -301,77 +226,79 @@ impl KnownVolumes {
     }
 
     /// Whether a request to renew must be sent now. Schedules a later check of idle volumes. A lease
-    /// is not idle if a write in flight may attach a node or a lock to it (`may_have_dependents`).
-    pub(super) fn are_due(&mut self, may_have_dependents: impl Fn(&NodePath) -> bool, now: Instant) -> bool {
-        let mut due = false;
-        for (top, volume) in &mut self.map {
-            let (is_needed, is_renewal_wanted) =
-                (volume.is_needed(self.renewal), volume.is_renewal_wanted(self.renewal));
-            if !volume.renews_ahead(self.renewal) {
-                continue;
-            }
-            let Some(lease) = &mut volume.lease else { continue };
-            // A lease that has ended here may still exist on the server: ask, if that is wanted.
-            let is_ended_for_good = now >= lease.until && !is_renewal_wanted;
-            if now < lease.pace.due || is_ended_for_good {
-                continue;
-            }
-            if is_needed || may_have_dependents(top) {
-                due = true;
-            } else {
-                lease.pace.idle(now);
-            }
+    /// is not idle if a write in flight may attach a node or a lock to it.
+    pub(super) fn are_due(&mut self, now: Instant) -> bool {
+        while let Some(top) = self.index.idle(now)
+            && let Some(mut volume) = self.get_mut(&top)
+            && let Some(lease) = &mut volume.lease
+        {
+            lease.pace.idle(now);
         }
-        due
+        self.index.is_due(now)
     }
 
     /// Records leases whose time has passed since the last call. Returns the volumes of those that
     /// were needed: they had nodes or locks, their renewals were unanswered, or they were in use
     /// without a leader.
     pub(super) fn note_expired(&mut self, has_leader: bool, now: Instant) -> Vec<NodePath> {
-        let mut in_jeopardy = Vec::new();
-        for (top, volume) in &mut self.map {
-            let is_renewal_wanted = volume.is_renewal_wanted(self.renewal);
-            let Some(lease) = &mut volume.lease else { continue };
-            if now >= lease.until && !lease.has_expired {
+        let (mode, mut in_jeopardy) = (self.renewal, Vec::new());
+        while let Some(top) = self.index.ended(now) {
+            let Some(mut volume) = self.get_mut(&top) else { break };
+            let is_in_jeopardy = volume.is_renewal_wanted(mode) || (volume.is_used && !has_leader);
+            if let Some(lease) = &mut volume.lease {
                 lease.has_expired = true;
-                if is_renewal_wanted || (volume.is_used && !has_leader) {
-                    in_jeopardy.push(top.clone());
-                }
             }
+            drop(volume);
+            in_jeopardy.extend(is_in_jeopardy.then_some(top));
         }
         in_jeopardy
     }
 
     /// When the next action on a lease is due.
     pub(super) fn next_deadline(&self, has_leader: bool) -> Option<Instant> {
-        let deadline = |volume: &KnownVolume| {
-            let lease = volume.lease.as_ref()?;
-            match (has_leader, lease.has_expired) {
-                (true, false) if volume.renews_ahead(self.renewal) => Some(lease.pace.due.min(lease.until)),
-                (true, false) => Some(lease.until),
-                (true, true) => volume.is_renewal_wanted(self.renewal).then_some(lease.pace.due),
-                (false, false) => Some(lease.until),
-                (false, true) => None,
-            }
-        };
-        self.map.values().filter_map(deadline).min()
+        self.index.next_deadline(has_leader)
     }
 
     /// Whether a lease in use has ended on this clock and still waits for its renewal.
     pub(super) fn are_overdue(&self) -> bool {
-        let has_expired = |volume: &&KnownVolume| volume.lease.as_ref().is_some_and(|lease| lease.has_expired);
-        self.map.values().filter(has_expired).any(|volume| volume.is_renewal_wanted(self.renewal))
+        self.index.are_overdue()
     }
 
-    /// Whether some lease will hold at that time without another promise.
+    /// Whether some lease will hold at that time, which has not passed, without another promise.
     pub(super) fn are_live_at(&self, time: Instant) -> bool {
-        self.map.values().any(|volume| volume.live(time).is_some())
+        self.index.last_end().is_some_and(|until| time < until)
+    }
+
+    /// The earliest end of the leases that hold now. `None` if there are none.
+    pub(super) fn first_end(&self) -> Option<Instant> {
+        self.index.first_end()
+    }
+
+    /// Whether a volume has nodes or locks and no lease that holds now.
+    pub(super) fn have_late_dependents(&self) -> bool {
+        self.index.have_late_dependents()
+    }
+
+    /// The granted locks whose lease does not hold now.
+    pub(super) fn ended_grants(&self) -> BTreeSet<LockId> {
+        let volumes = self.index.ended_grants().filter_map(|top| self.map.get(top));
+        volumes.flat_map(|volume| &volume.granted_locks).copied().collect()
+    }
+
+    /// The locks whose values must be flushed now, because the renewal of their lease is late.
+    pub(super) fn flushes_due(&self, now: Instant) -> BTreeSet<LockId> {
+        let volumes = self.index.flushes_due(now).filter_map(|top| self.map.get(top));
+        volumes.flat_map(|volume| &volume.unflushed).copied().collect()
+    }
+
+    /// When the next flush is due.
+    pub(super) fn flush_deadline(&self) -> Option<Instant> {
+        self.index.flush_deadline()
     }
 
     /// The shortest term of the present leases.
     pub(super) fn shortest_term(&self) -> Option<Duration> {
-        self.map.values().filter_map(|volume| volume.lease.as_ref()).map(|lease| lease.pace.term).min()
+        self.index.shortest_term()
     }
 
     /// Forgets all reports that are owed: with the next registration, the leader says which it
@@ -381,27 +308,30 @@ impl KnownVolumes {
             volume.lease.iter_mut().for_each(|lease| lease.unreported = None);
             volume.ended.iter_mut().for_each(|ended| ended.unreported = None);
         }
+        self.index.clear_unreported();
     }
 
     /// The volumes for which a report is owed, and to which objects of these sets may belong.
     pub(super) fn unreported_in(&self, sets: &[ObjectSet]) -> Vec<NodePath> {
-        let is_unreported =
-            |volume: &KnownVolume| volume.lease.as_ref().is_some_and(|lease| lease.unreported.is_some());
-        let mut unreported = self.map.iter().filter(|(_, volume)| is_unreported(volume)).map(|(top, _)| top).peekable();
-        if unreported.peek().is_none() {
-            return Vec::new();
+        let mut unreported: BTreeSet<NodePath> = sets.iter().map(|set| self.nearest(set.path())).collect();
+        unreported.retain(|top| self.index.is_unreported(top));
+        for set in sets {
+            if let ObjectSet::Subtree(within) = set {
+                unreported.extend(self.index.unreported_below(within).cloned());
+            }
         }
-        let nearest: BTreeSet<NodePath> = sets.iter().map(|set| self.nearest(set.path())).collect();
-        let contains =
-            |top: &NodePath| sets.iter().any(|set| matches!(set, ObjectSet::Subtree(within) if within.contains(top)));
-        unreported.filter(|top| nearest.contains(*top) || contains(top)).cloned().collect()
+        unreported.into_iter().collect()
     }
 
-    /// The lease that a promise renews. `None` if the promise names another incarnation, or is from
-    /// before a change of the volume's borders or settings.
-    pub(super) fn promised(&mut self, promise: &Promise) -> Option<&mut OwnVolumeLease> {
-        let lease = self.map.get_mut(&promise.volume)?.lease.as_mut()?;
-        (lease.incarnation == promise.incarnation && promise.generation >= lease.generation).then_some(lease)
+    /// The volume whose lease a promise renews. `None` if the promise names another incarnation, or
+    /// is from before a change of the volume's borders or settings.
+    pub(super) fn promised<'a>(&'a mut self, promise: &'a Promise) -> Option<VolumeMut<'a>> {
+        let volume = self.get_mut(&promise.volume)?;
+        let is_renewed = volume
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.incarnation == promise.incarnation && promise.generation >= lease.generation);
+        is_renewed.then_some(volume)
     }
 }
 
@@ -417,7 +347,11 @@ pub(super) fn at_and_above(path: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::HolderBounds, *};
+    use super::{
+        super::{HolderBounds, known_volume::OwnVolumeLease, pace::Pace},
+        *,
+    };
+    use crate::id::{Incarnation, Revision, VolumeGeneration};
 
     #[test]
     fn the_nearest_volume_is_the_longest_known_top() {
@@ -451,27 +385,25 @@ mod tests {
         volumes.learn(&path("/1")).lease = Some(lease(true));
         volumes.learn(&path("/2")).lease = Some(lease(true));
         for number in 4..HolderBounds::DEFAULT.volumes_max {
-            assert_eq!(volumes.to_be_forgotten(|_| false), None);
+            assert_eq!(volumes.to_be_forgotten(), None);
             volumes.learn(&path(&format!("/a{number}")));
         }
-        assert_eq!(volumes.to_be_forgotten(|_| false), Some(path("/1")));
-        assert_eq!(
-            volumes.to_be_forgotten(|top| *top == path("/1")),
-            Some(path("/2")),
-            "a write may attach a node to /1"
-        );
+        assert_eq!(volumes.to_be_forgotten(), Some(path("/1")));
+        volumes.begin_attaching(&path("/1/node"));
+        assert_eq!(volumes.to_be_forgotten(), Some(path("/2")), "a write may attach a node to /1");
+        volumes.learn(&path("/2")).is_requested = true;
+        assert_eq!(volumes.to_be_forgotten(), Some(path("/a10")), "a lease on /2 is requested");
+        volumes.end_attaching(&path("/1/node"));
         volumes.learn(&path("/zz"));
-        assert_eq!(volumes.to_be_forgotten(|_| false), Some(path("/1")));
+        assert_eq!(volumes.to_be_forgotten(), Some(path("/1")));
     }
 
-    #[test]
-    fn renewals_beyond_one_request_join_the_next() {
-        let (term, now) = (Duration::from_secs(10), Instant::ZERO.after(Duration::from_secs(100)));
+    /// This many volumes in use, with leases of these terms that began now.
+    fn leased(count: usize, term: impl Fn(usize) -> Duration, now: Instant) -> KnownVolumes {
         let mut volumes = KnownVolumes::new(&HolderConfig::new("test"));
-        let count = 2 * RENEWALS_MAX + 1;
         for number in 0..count {
-            let volume = volumes.learn(&NodePath::parse(&format!("/{number}")).expect("a path"));
-            let pace = Pace::new(now, term, term, 500, now);
+            let top = NodePath::parse(&format!("/{number}")).expect("a path");
+            let (term, mut volume) = (term(number), volumes.learn(&top));
             volume.is_used = true;
             volume.lease = Some(OwnVolumeLease {
                 incarnation: Incarnation(1),
@@ -480,21 +412,45 @@ mod tests {
                 revision: Revision(0),
                 until: now.after(term),
                 stamp: Stamp::default(),
-                pace,
+                pace: Pace::new(now, term, term, 500, now),
                 has_expired: false,
                 unreported: None,
             });
         }
+        volumes
+    }
+
+    #[test]
+    fn renewals_beyond_one_request_join_the_next() {
+        let (term, now) = (Duration::from_secs(10), Instant::ZERO.after(Duration::from_secs(100)));
+        let count = 2 * RENEWALS_MAX + 1;
+        let mut volumes = leased(count, |_| term, now);
         // All requests are sent before the first answer.
         let later = now.after(Duration::from_secs(6));
         let mut renewed = BTreeSet::new();
         for _ in 0..3 {
-            assert!(volumes.are_due(|_| false, later));
-            let renewals = volumes.renewals(RenewalSelection::Due, true, |_| false, later);
+            assert!(volumes.are_due(later));
+            let renewals = volumes.renewals(RenewalSelection::Due, true, later);
             assert_eq!(renewals.len(), RENEWALS_MAX);
             renewed.extend(renewals.into_iter().map(|renew| renew.volume));
         }
         assert_eq!(renewed.len(), count);
-        assert!(!volumes.are_due(|_| false, later));
+        assert!(!volumes.are_due(later));
+    }
+
+    #[test]
+    fn renewals_of_mixed_terms_take_turns() {
+        let now = Instant::ZERO.after(Duration::from_secs(100));
+        let count = 2 * RENEWALS_MAX;
+        // Half of the leases are due. The other half has joined, and is due later than the next
+        // attempt to renew the first half.
+        let mut volumes = leased(count, |number| Duration::from_secs(if number % 2 == 0 { 10 } else { 24 }), now);
+        let later = now.after(Duration::from_secs(6));
+        let mut renewed = BTreeSet::new();
+        for _ in 0..2 {
+            let renewals = volumes.renewals(RenewalSelection::Due, true, later);
+            renewed.extend(renewals.into_iter().map(|renew| renew.volume));
+        }
+        assert_eq!(renewed.len(), count);
     }
 }

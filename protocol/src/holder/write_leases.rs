@@ -26,40 +26,133 @@ use crate::{
     id::{Epoch, LockId, Stamp},
     lock::{LockMode, LockStatus, WriteLeaseStatus},
     object::{Data, Object, ObjectSet, Value},
+    path::NodePath,
     planted::Bug,
     time::Instant,
+    work::{CountVisits, visit},
 };
-
-/// The holder flushes a dirty value when the rest of the lease is shorter than its term divided by
-/// this: the renewal is late then.
-const FLUSH_PART_OF_TERM: u32 = 3;
 
 /// The write leases of the session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct WriteLeases {
     /// Locks with a write lease, or with a request for one.
     locks: BTreeSet<LockId>,
-    /// Consents that wait until the write leases of these locks have ended.
-    pending_consents: BTreeMap<Stamp, BTreeSet<LockId>>,
+    /// The same locks with their nodes, so that a recall finds those that it names.
+    by_path: BTreeSet<(NodePath, LockId)>,
+    /// Those that end, and have no flush in flight.
+    unflushed_ends: BTreeSet<LockId>,
+    /// Consents that wait until locks no longer have write leases, and for how many locks each
+    /// waits.
+    pending_consents: BTreeMap<Stamp, usize>,
+    /// The consents that wait for each lock.
+    waiting: BTreeMap<LockId, BTreeSet<Stamp>>,
+    /// Consents that no longer wait. Empty between steps.
+    ready: BTreeSet<Stamp>,
 }
 
 impl WriteLeases {
     /// Removes consents of older epochs: a new leader does not know their recalls.
     pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
         self.pending_consents.retain(|stamp, _| stamp.epoch >= epoch);
-    }
-
-    /// The lock's write lease has ended. A consent does not wait for a later one of the same lock.
-    fn end(&mut self, id: LockId) {
-        self.locks.remove(&id);
-        for locks in self.pending_consents.values_mut() {
-            locks.remove(&id);
-        }
+        self.waiting.values_mut().for_each(|stamps| stamps.retain(|stamp| stamp.epoch >= epoch));
+        self.ready.retain(|stamp| stamp.epoch >= epoch);
     }
 
     /// Removes all waiting consents, because the session has ended.
     pub(super) fn clear_pending_consents(&mut self) {
         self.pending_consents.clear();
+        self.waiting.clear();
+        self.ready.clear();
+    }
+
+    fn begin(&mut self, id: LockId, path: &NodePath) {
+        self.locks.insert(id);
+        self.by_path.insert((path.clone(), id));
+    }
+
+    /// The lock has no write lease any longer. A consent that waited only for this lock is ready. It
+    /// does not wait for a later write lease of the same lock.
+    fn end(&mut self, id: LockId, path: &NodePath) {
+        self.locks.remove(&id);
+        self.by_path.remove(&(path.clone(), id));
+        self.unflushed_ends.remove(&id);
+        for stamp in self.waiting.remove(&id).unwrap_or_default() {
+            visit(1);
+            let Some(count) = self.pending_consents.get_mut(&stamp) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                self.pending_consents.remove(&stamp);
+                self.ready.insert(stamp);
+            }
+        }
+    }
+
+    fn delay_consent(&mut self, stamp: Stamp, locks: &BTreeSet<LockId>) {
+        let count = self.pending_consents.entry(stamp).or_default();
+        for id in locks {
+            *count += usize::from(self.waiting.entry(*id).or_default().insert(stamp));
+        }
+    }
+
+    /// The locks whose data is in the set.
+    fn within(&self, set: &ObjectSet) -> impl Iterator<Item = LockId> {
+        let (path, is_subtree) = (set.path(), matches!(set, ObjectSet::Subtree(_)));
+        let has_data = is_subtree || set.contains(&Object::data(path.clone()));
+        let own = self.by_path.range((path.clone(), LockId(0))..).take_while(move |(at, _)| has_data && at == path);
+        let below = self.by_path.range((path.bound_below(), LockId(0))..);
+        let below = below.take_while(move |(at, _)| is_subtree && path.contains(at));
+        own.chain(below).map(|(_, id)| *id).counted()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let mut counts: BTreeMap<Stamp, usize> = BTreeMap::new();
+        for (id, stamps) in &self.waiting {
+            stamps.iter().for_each(|stamp| *counts.entry(*stamp).or_default() += 1);
+            if !self.locks.contains(id) {
+                return Err(format!("consents wait for lock {id}, which has no write lease"));
+            }
+        }
+        if counts != self.pending_consents || !self.ready.is_empty() {
+            return Err(format!("consents wait for locks: {counts:?}, expected {:?}", self.pending_consents));
+        }
+        if self.by_path.iter().map(|(_, id)| *id).collect::<BTreeSet<_>>() != self.locks {
+            return Err(format!("write leases by path are {:?}, expected {:?}", self.by_path, self.locks));
+        }
+        Ok(())
+    }
+}
+
+/// Adds the lock to a set, or removes it.
+fn set_member(ids: &mut BTreeSet<LockId>, id: LockId, is_member: bool) {
+    match is_member {
+        true => ids.insert(id),
+        false => ids.remove(&id),
+    };
+}
+
+impl Holder {
+    /// Notes whether the write lease of the lock has to be flushed at once, or when the renewal of
+    /// the volume lease is late.
+    fn note_unflushed(&mut self, id: LockId) {
+        let Some(own) = self.locks.by_id.get(&id) else { return };
+        let (ends, is_unflushed) = own.unflushed();
+        set_member(&mut self.write_leases.unflushed_ends, id, ends);
+        if let Some(mut volume) = self.volumes.get_mut(&own.volume) {
+            set_member(&mut volume.unflushed, id, is_unflushed);
+        }
+    }
+}
+
+impl OwnLock {
+    /// Whether the write lease ends and has no flush in flight, and whether it is open, dirty, and
+    /// has no flush in flight.
+    fn unflushed(&self) -> (bool, bool) {
+        let write_lease = self.write_lease.as_ref().filter(|write_lease| write_lease.flush_in_flight.is_none());
+        write_lease.map_or((false, false), |write_lease| match write_lease.stage {
+            WriteLeaseStage::Requested => (false, false),
+            WriteLeaseStage::Open => (false, write_lease.is_dirty()),
+            WriteLeaseStage::Ending => (true, false),
+        })
     }
 }
 
@@ -115,6 +208,7 @@ impl Holder {
             write_lease.value = value;
             write_lease.status.set_count += 1;
         }
+        self.note_unflushed(id);
     }
 
     /// Starts a flush for the application, if there is a dirty value.
@@ -136,6 +230,7 @@ impl Holder {
         };
         write_lease.stage = WriteLeaseStage::Ending;
         write_lease.status.is_open = false;
+        self.note_unflushed(id);
         self.notify_write_lease(id);
         self.start_flush(id);
     }
@@ -149,7 +244,7 @@ impl Holder {
             return false;
         }
         own.write_lease = Some(Box::new(OwnWriteLease::requested()));
-        self.write_leases.locks.insert(id);
+        self.write_leases.begin(id, &own.path);
         true
     }
 
@@ -175,65 +270,38 @@ impl Holder {
     /// then waits until they have ended. Write leases that are only requested do not count: the
     /// recall may be for an earlier write. If not, the servers ignore the consent and recall again.
     pub(super) fn end_recalled_write_leases(&mut self, stamp: Stamp, sets: &[ObjectSet]) -> bool {
-        let is_write_leased = |id: &&LockId| {
+        let is_write_leased = |id: &LockId| {
             let own = self.locks.by_id.get(id);
             let is_granted = |own: &&OwnLock| {
                 own.write_lease.as_ref().is_some_and(|write_lease| write_lease.stage != WriteLeaseStage::Requested)
             };
-            own.filter(is_granted).is_some_and(|own| {
-                let data = Object::data(own.path.clone());
-                sets.iter().any(|set| set.contains(&data))
-            })
+            own.filter(is_granted).is_some()
         };
-        let write_leased: BTreeSet<LockId> = self.write_leases.locks.iter().filter(is_write_leased).copied().collect();
+        let named = sets.iter().flat_map(|set| self.write_leases.within(set));
+        let write_leased: BTreeSet<LockId> = named.filter(is_write_leased).collect();
         if write_leased.is_empty() {
             return false;
         }
         for id in &write_leased {
             self.release_write_lease(*id);
         }
-        self.write_leases.pending_consents.insert(stamp, write_leased);
+        self.write_leases.delay_consent(stamp, &write_leased);
         true
     }
 
     /// Starts the flushes that are due. Returns whether consents no longer wait for a flush.
     pub(super) fn flush_when_due(&mut self, now: Instant) -> bool {
-        let due: Vec<LockId> =
-            self.write_leases.locks.iter().copied().filter(|id| self.is_flush_due(*id, now)).collect();
+        let mut due = self.volumes.flushes_due(now);
+        due.extend(&self.write_leases.unflushed_ends);
         due.into_iter().for_each(|id| self.start_flush(id));
-        let pending = &mut self.write_leases.pending_consents;
-        let ready: Vec<Stamp> = pending.iter().filter(|(_, locks)| locks.is_empty()).map(|(stamp, _)| *stamp).collect();
-        pending.retain(|_, locks| !locks.is_empty());
+        let ready = std::mem::take(&mut self.write_leases.ready);
         ready.iter().for_each(|stamp| self.piggyback.consent_late(*stamp));
         !ready.is_empty()
     }
 
-    fn is_flush_due(&self, id: LockId, now: Instant) -> bool {
-        let write_lease = self.locks.by_id.get(&id).and_then(|own| own.write_lease.as_ref());
-        let Some(write_lease) = write_lease.filter(|write_lease| write_lease.flush_in_flight.is_none()) else {
-            return false;
-        };
-        match write_lease.stage {
-            WriteLeaseStage::Requested => false,
-            WriteLeaseStage::Open => self.late_from(id).is_some_and(|late| late <= now),
-            WriteLeaseStage::Ending => true,
-        }
-    }
-
-    /// From when a dirty value must be flushed, because the renewal is late.
-    fn late_from(&self, id: LockId) -> Option<Instant> {
-        let own = self.locks.by_id.get(&id)?;
-        let write_lease = own.write_lease.as_ref()?;
-        let is_unflushed = write_lease.stage == WriteLeaseStage::Open
-            && write_lease.is_dirty()
-            && write_lease.flush_in_flight.is_none();
-        let lease = self.volumes.get(&own.volume)?.lease.as_ref()?;
-        is_unflushed.then(|| lease.until.before(lease.pace.term / FLUSH_PART_OF_TERM))
-    }
-
     /// When the next flush is due.
     pub(super) fn flush_deadline(&self) -> Option<Instant> {
-        self.write_leases.locks.iter().filter_map(|id| self.late_from(*id)).min()
+        self.volumes.flush_deadline()
     }
 
     /// Starts a flush, unless one is in flight. The next flush then has the values set meanwhile.
@@ -249,6 +317,7 @@ impl Holder {
         let value = is_dirty.then(|| write_lease.value.clone());
         write_lease.flush_in_flight =
             Some(FlushInFlight { through: write_lease.status.set_count, has_value: is_dirty, ends_write_lease });
+        self.note_unflushed(id);
         self.write(WriteId::flush_of(id), Write::Flush { path, lock: id, token, value, ends_write_lease });
     }
 
@@ -297,11 +366,12 @@ impl Holder {
                 }
             }
         }
+        self.note_unflushed(id);
     }
 
     /// Handles the loss or release of a lock with a write lease: reports a dirty value as lost.
     pub(super) fn lose_write_lease(&mut self, id: LockId, own: &OwnLock) {
-        self.write_leases.end(id);
+        self.write_leases.end(id, &own.path);
         let Some(write_lease) = own.write_lease.as_ref() else { return };
         // The holder sends no further flush, so it reports the value now.
         let was_sent = self.writes.was_sent(WriteId::flush_of(id));
@@ -316,12 +386,13 @@ impl Holder {
 
     /// Ends a write lease: the lock is an ordinary lock again.
     fn end_write_lease(&mut self, id: LockId) {
-        self.write_leases.end(id);
         let Some(own) = self.locks.by_id.get_mut(&id) else { return };
+        self.write_leases.end(id, &own.path);
         if let Some(write_lease) = own.write_lease.take() {
             let status = WriteLeaseStatus { is_open: false, ..write_lease.status };
             self.effects.push(HolderEffect::WriteLeaseChanged { lock: id, status });
         }
+        self.note_unflushed(id);
     }
 
     fn notify_write_lease(&mut self, id: LockId) {
@@ -353,14 +424,22 @@ impl Holder {
                 ));
             }
         }
+        for (id, own) in &self.locks.by_id {
+            let volume = self.volumes.get(&own.volume);
+            let is_listed = volume.is_some_and(|volume| volume.unflushed.contains(id));
+            if (self.write_leases.unflushed_ends.contains(id), is_listed) != own.unflushed() {
+                return Err(format!("lock {id}: whether its write lease must be flushed is noted wrongly"));
+            }
+        }
         let is_ending = |id: &LockId| {
             let write_lease = self.locks.by_id.get(id).and_then(|own| own.write_lease.as_ref());
             write_lease.is_some_and(|write_lease| write_lease.stage == WriteLeaseStage::Ending)
         };
-        let waits_in_vain = |locks: &BTreeSet<LockId>| locks.is_empty() || !locks.iter().all(is_ending);
-        match self.write_leases.pending_consents.iter().find(|(_, locks)| waits_in_vain(locks)) {
-            Some((stamp, _)) => Err(format!("the consent to {stamp:?} waits, and no ending write lease delays it")),
-            None => Ok(()),
+        if let Some((id, stamps)) =
+            self.write_leases.waiting.iter().find(|(id, stamps)| !stamps.is_empty() && !is_ending(id))
+        {
+            return Err(format!("consents {stamps:?} wait for lock {id}, whose write lease does not end"));
         }
+        self.write_leases.check()
     }
 }

@@ -10,13 +10,13 @@
 //! write is sent again. The outcome of those that were sent is unknown.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
 use super::{
-    Holder, HolderBounds, SendId, WriteFailure, WriteId, attachments::attached_to_session, in_flight::Purpose,
-    object_leases::ArrivedGrant, own_footprint::may_change, volume_leases::RenewalSelection,
+    Holder, HolderBounds, SendId, WriteFailure, WriteId, attachments::attached_to_session, backlog::Backlog,
+    in_flight::Purpose, object_leases::ArrivedGrant, own_footprint::may_change, volume_leases::RenewalSelection,
 };
 use crate::{
     command::{Write, WriteRefusal, Written},
@@ -55,8 +55,7 @@ pub(super) struct OwnWrites {
     attaching: BTreeSet<WriteId>,
     by_sequence: BTreeMap<Sequence, WriteId>,
     last_sequence: Sequence,
-    /// Writes that wait for a sequence.
-    backlog: VecDeque<WriteId>,
+    backlog: Backlog,
     /// A sent write was cancelled, and the leader may still have it. The answer to a request from
     /// this send id on shows that the leader has dropped or proposed it.
     given_up: Option<SendId>,
@@ -192,19 +191,19 @@ impl OwnWrites {
             Some(sequence) => {
                 self.by_sequence.remove(&sequence);
             }
-            None => self.backlog.retain(|other| *other != write_id),
+            None => self.backlog.remove(write_id),
         }
         Some(pending)
     }
 
     /// Removes and returns the writes for which sequences are free now.
     fn take_backlog(&mut self) -> Vec<WriteId> {
-        let is_flush = |write_id: &WriteId| {
-            self.pending.get(write_id).is_some_and(|pending| matches!(pending.write, Write::Flush { .. }))
+        let is_flush = |write_id: WriteId| {
+            self.pending.get(&write_id).is_some_and(|pending| matches!(pending.write, Write::Flush { .. }))
         };
-        let reserved = if self.backlog.front().is_some_and(is_flush) { 0 } else { self.bounds.flushes_out_max };
-        let room = usize::try_from(self.room().saturating_sub(reserved)).unwrap_or(usize::MAX);
-        self.backlog.drain(..room.min(self.backlog.len())).collect()
+        let reserved = if self.backlog.first().is_some_and(is_flush) { 0 } else { self.bounds.flushes_out_max };
+        let room = self.room().saturating_sub(reserved);
+        (0..room).map_while(|_| self.backlog.pop()).collect()
     }
 
     /// Records that the server refused a lease for these writes.
@@ -218,7 +217,7 @@ impl OwnWrites {
 
     /// Whether the leader may have a write of this client that has not taken effect.
     pub(super) fn are_sent(&self) -> bool {
-        self.given_up.is_some() || self.pending.values().any(|pending| pending.sendings > 0)
+        self.given_up.is_some() || !self.by_sequence.is_empty()
     }
 
     /// The leader has handled this request, so it has dropped the cancelled writes below the
@@ -232,12 +231,10 @@ impl OwnWrites {
         !self.attaching.is_empty()
     }
 
-    /// Whether a sent write may attach nodes or a lock to this session's lease on the volume. Until
-    /// its answer, the holder does not know all that depends on the lease.
-    pub(super) fn may_attach_in(&self, top: &NodePath) -> bool {
-        let attaching = self.attaching.iter().filter_map(|write_id| self.pending.get(write_id));
-        let sent = attaching.filter(|pending| pending.sendings > 0);
-        sent.flat_map(|pending| attached_to_session(&pending.write)).any(|path| top.contains(path))
+    /// The nodes that sent writes may attach, and the nodes that they may lock.
+    pub(super) fn attaching_paths(&self) -> impl Iterator<Item = &NodePath> {
+        let sent = self.pending.values().filter(|pending| pending.sendings > 0);
+        sent.flat_map(|pending| attached_to_session(&pending.write))
     }
 
     /// Ends all writes. Returns them in order, and whether each was sent. Sequences restart at 1.
@@ -288,6 +285,9 @@ impl Holder {
             pending.dropped = may_change(&pending.write, is_known_to_exist);
         }
         pending.sendings += 1;
+        if pending.sendings == 1 {
+            attached_to_session(&pending.write).for_each(|path| self.volumes.begin_attaching(path));
+        }
         let (write, dropped) = (pending.write.clone(), pending.dropped.clone());
         let floor = Stamp { epoch: self.epoch, sequence: 0 };
         let seen = if self.stamp_seen.epoch == self.epoch { self.stamp_seen } else { floor };
@@ -432,7 +432,8 @@ impl Holder {
         let sequence = self.writes.sequence(write_id);
         let has_second_sequence = (is_new_volume || may_have_new_lease || self.is_suspended(volume))
             && self.writes.begin_second_sequence(write_id);
-        if has_second_sequence {
+        if has_second_sequence && let Some(pending) = self.writes.pending.get(&write_id) {
+            attached_to_session(&pending.write).for_each(|path| self.volumes.end_attaching(path));
             self.sequence_is_free(sequence);
         }
         has_second_sequence
@@ -455,6 +456,9 @@ impl Holder {
         let pending = self.writes.end(write_id)?;
         // Earlier requests may name this write as the lowest that is not given up.
         self.writes.given_up = self.writes.given_up.map(|_| self.in_flight.next());
+        if pending.sendings > 0 {
+            attached_to_session(&pending.write).for_each(|path| self.volumes.end_attaching(path));
+        }
         self.end_lock_change(&pending.write);
         self.cancel_waiting_write(write_id, &pending.write);
         self.send_queue.cancel(&Purpose::Write(write_id));
@@ -466,14 +470,18 @@ impl Holder {
     pub(super) fn check_writes(&self) -> Result<(), String> {
         let OwnWrites { pending, attaching, by_sequence, last_sequence, backlog, bounds, .. } = &self.writes;
         let writes_max = bounds.writes_out_max;
+        backlog.check()?;
         for (write_id, unanswered) in pending {
             let purpose = Purpose::Write(*write_id);
             let is_in_flight =
                 unanswered.send_id.is_some_and(|send_id| self.in_flight.purpose(send_id) == Some(&purpose));
             let wants_lease = self.acquisitions.values().any(|acquisition| acquisition.writes.contains(write_id));
-            let waits = self.send_queue.contains(&purpose) || backlog.contains(write_id) || wants_lease;
+            let waits = self.send_queue.contains(&purpose) || backlog.contains(*write_id) || wants_lease;
             if is_in_flight == waits {
                 return Err(format!("{write_id:?} is both in flight and waiting, or neither: {unanswered:?}"));
+            }
+            if (unanswered.sendings > 0) != unanswered.sequence.is_some() {
+                return Err(format!("{write_id:?} has a sequence and was not sent, or the reverse: {unanswered:?}"));
             }
         }
         let attaches =

@@ -1,6 +1,6 @@
 //! Consents that wait while the client uses its copy.
 
-use super::{volume_leases::OwnVolumeLease, *};
+use super::{known_volume::OwnVolumeLease, *};
 use crate::message::{CONSENTS_MAX, DelayNotice, DelayReason};
 
 const DELAY: Duration = Duration::from_secs(2);
@@ -76,10 +76,9 @@ fn delay_is_at_most_half_of_what_remains_of_each_lease() {
         client.holder.settle_clocks();
         let mut client = client.lease().cache("/a", 2);
         // A second volume. Its lease may have nodes or locks.
-        client.holder.volumes.learn(&path("/v")).lease =
-            client.holder.volumes.get(&path("/")).expect("known").lease.clone();
-        client.holder.volumes.get_mut(&path("/v")).and_then(|volume| volume.lease.as_mut()).expect("a lease").until =
-            at(until);
+        let lease = client.holder.volumes.get(&path("/")).expect("known").lease.clone();
+        let lease = lease.map(|lease| OwnVolumeLease { until: at(until), ..lease });
+        client.holder.volumes.learn(&path("/v")).lease = lease;
         client.holder.notify_validity(&path("/v"));
         std::mem::take(&mut client.holder.effects);
         client.now = at(recalled_at);
@@ -122,12 +121,14 @@ fn second_recall_of_a_copy_ends_with_the_first() {
 #[test]
 fn late_lease_with_a_node_allows_no_delay() {
     let mut client = delaying();
-    let node = volume_leases::AttachedNode { incarnation: Incarnation(5), revision: Revision(10) };
+    let node = known_volume::AttachedNode { incarnation: Incarnation(5), revision: Revision(10) };
     let late = client.holder.volumes.get(&path("/")).expect("known").lease.clone();
-    let inner = client.holder.volumes.learn(&path("/v"));
+    let top = path("/v");
+    let mut inner = client.holder.volumes.learn(&top);
     inner.lease =
         late.map(|lease| OwnVolumeLease { incarnation: Incarnation(5), until: at(100), has_expired: true, ..lease });
     inner.attached.insert(path("/v/node"), node);
+    drop(inner);
     client.holder.notify_validity(&path("/v"));
     std::mem::take(&mut client.holder.effects);
     let effects = client.recall(recall(3, 1, vec![one("/a")]));

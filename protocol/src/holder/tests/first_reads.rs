@@ -1,6 +1,6 @@
 //! Reads that come along with a request for a lease on their volume.
 
-use super::{volume_leases::AttachedNode, *};
+use super::{known_volume::AttachedNode, *};
 use crate::limits::LimitError;
 
 /// The answer with the lease of this incarnation and stamp, and with the answer to the read.

@@ -4,6 +4,7 @@ mod attachments;
 mod clocks;
 mod delayed_consents;
 mod first_reads;
+mod growth;
 mod holder_reports;
 mod key_leases;
 mod leases;

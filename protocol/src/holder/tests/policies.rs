@@ -1,6 +1,6 @@
 //! Volumes whose policy grants leases only to some reads, or to none.
 
-use super::{super::volume_leases::AttachedNode, *};
+use super::{super::known_volume::AttachedNode, *};
 
 impl Client {
     fn read_with(&mut self, read: u64, text: &str, lease: LeaseRequest) -> Vec<HolderEffect> {
@@ -149,8 +149,8 @@ fn lease_that_ends_by_the_renewal_mode_is_no_jeopardy() {
 fn nodes_and_locks_are_renewed_ahead_in_each_mode() {
     for mode in [RenewalMode::OnDemand, RenewalMode::Never] {
         let mut client = Client::renewing(mode);
-        let volume = client.holder.volumes.learn(&NodePath::root());
-        volume.attached.insert(path("/node"), AttachedNode { incarnation: Incarnation(1), revision: Revision(10) });
+        let node = AttachedNode { incarnation: Incarnation(1), revision: Revision(10) };
+        client.holder.volumes.learn(&NodePath::root()).attached.insert(path("/node"), node);
         assert!(client.heartbeats() > 0, "{mode:?}");
     }
 }
@@ -161,8 +161,8 @@ fn nodes_and_locks_are_renewed_ahead_in_each_mode() {
 fn application_that_cancels_all_its_reads_keeps_its_leases() {
     for mode in [RenewalMode::Ahead, RenewalMode::OnDemand, RenewalMode::Never] {
         let mut client = Client::renewing(mode);
-        let volume = client.holder.volumes.learn(&NodePath::root());
-        volume.attached.insert(path("/node"), AttachedNode { incarnation: Incarnation(1), revision: Revision(10) });
+        let node = AttachedNode { incarnation: Incarnation(1), revision: Revision(10) };
+        client.holder.volumes.learn(&NodePath::root()).attached.insert(path("/node"), node);
         let mut renewing = 0;
         for number in 10..1_000 {
             let mut asked = requests(&client.read(number, "/b"));
