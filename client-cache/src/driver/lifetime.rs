@@ -9,7 +9,7 @@ use leasehold_protocol::{
 use tokio::task::JoinHandle;
 
 use super::{Driver, DriverCore, waiting::WaitingCalls};
-use crate::{connection, lost_change::LostChange, session_log, status::SessionState};
+use crate::{clock, connection, lost_change::LostChange, session_log, status::SessionState};
 
 impl Driver {
     /// Starts the two tasks that the client cannot do without.

@@ -197,8 +197,7 @@ async fn panic_hands_back_the_value_of_an_ending_write_lease() {
     let (_lease, cell) = own(&driver).await;
     assert!(driver.set_under_write_lease(LOCK, "precious".into()));
     driver.release_write_lease(LOCK);
-    driver.core.lock().is_stepping = true;
-    driver.end();
+    driver.end_after_panic(&mut driver.core.lock());
     let lost = cell.write_lease.borrow().lost.clone().map(|(_, lost)| lost.value);
     assert_eq!(lost, Some("precious".into()));
 }

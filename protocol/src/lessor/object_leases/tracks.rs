@@ -263,7 +263,8 @@ impl VolumeTracks {
         let Some(track) = self.tracks.get_mut(key) else { return };
         if let CopyTracking::AwaitingReport { parts: seen, .. } = &mut track.tracking {
             seen.insert(part);
-            if (0..parts).all(|part| seen.contains(&part)) {
+            // All numbers below `parts`, and no other: counted, because each part comes here.
+            if seen.len() == parts as usize && seen.last().is_some_and(|last| *last < parts) {
                 self.set_tracking(key, CopyTracking::Exact);
             }
         }
