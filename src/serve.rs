@@ -20,9 +20,7 @@ use crate::{
 /// - The spans of tarpc and the details of openraft cost time.
 /// - tarpc logs an error for each expired request, so any client could fill the log.
 /// - openraft warns at each failed connection to a replica; the server logs the changes itself.
-/// - fjall and lsm_tree tell of each file that they open or merge.
-const LOG_DEFAULT: &str =
-    "info,tarpc=warn,tarpc::server::in_flight_requests=off,openraft=error,fjall=warn,lsm_tree=warn";
+const LOG_DEFAULT: &str = "info,tarpc=warn,tarpc::server::in_flight_requests=off,openraft=error";
 
 /// The options of a server.
 #[derive(Debug, clap::Args)]

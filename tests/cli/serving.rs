@@ -37,12 +37,6 @@ fn serve_logs_its_start_and_its_stop() {
     }
     assert!(line("stopping the replica").contains("SIGTERM"), "{log}");
     assert!(log.lines().last().is_some_and(|last| last.contains("the replica has stopped")), "{log}");
-
-    // The database is opened again.
-    cluster.spawn(1);
-    cluster.wait_until_it_serves();
-    let log = cluster.log(1);
-    assert!(!["fjall", "lsm_tree"].iter().any(|library| log.contains(library)), "{log}");
 }
 
 #[test]
