@@ -183,8 +183,8 @@ impl CacheCounterTable {
         Arc::clone(volumes.entry(volume.clone()).or_default())
     }
 
-    /// Forgets a volume that is gone, unless a copy or a reader may still use its counters. Its hits
-    /// stay in the sum.
+    /// Forgets a volume that is gone, unless a copy or a reader may still use its counters. Its
+    /// hits stay in the sum.
     pub(crate) fn forget(&self, volume: &NodePath) {
         let mut volumes = self.volumes.lock();
         if volumes.get(volume).is_some_and(|counters| Arc::strong_count(counters) == 1)

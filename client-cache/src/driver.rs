@@ -53,7 +53,6 @@ use crate::{
     cache::Cache,
     cache_counters::CacheCounterTable,
     clock,
-    dropped_copies::MissCause,
     lost_change::LostChange,
     options::Options,
     pending_release::{PendingRelease, PendingReleases},
@@ -299,13 +298,6 @@ impl Driver {
     pub(crate) fn volume_remaining(&self, path: &NodePath) -> Duration {
         let core = self.core.lock();
         core.holder.volume_remaining(&core.holder.volume_of(path), clock::now())
-    }
-
-    /// Counts a read that needed a server, in the volume of the path as known now. `gap` is the
-    /// time since the first grant that no read has followed. `None` if there is no such grant.
-    pub(crate) fn count_miss(&self, path: &NodePath, cause: MissCause, gap: Option<Duration>) {
-        let volume = self.core.lock().holder.volume_of(path);
-        self.cache_counters.miss(&volume, cause, gap);
     }
 
     /// Runs a step of the rules, and executes its effects in order. Returns the reply to a recall

@@ -202,9 +202,9 @@ impl LockGuard {
         if let LockStatus::Granted { token, mode: LockMode::Exclusive, .. } = *self.status.borrow() {
             return Ok(token);
         }
-        // Dropping `upgrading` cancels the upgrade. While `become_exclusive` runs, the holder refuses
-        // any other change of this lock. So that future is always dropped first: after an error, and
-        // if this future is dropped.
+        // Dropping `upgrading` cancels the upgrade. While `become_exclusive` runs, the holder
+        // refuses any other change of this lock. So that future is always dropped first: after an
+        // error, and if this future is dropped.
         let upgrading = UpgradeRequest::new(self.client.clone(), self.path.clone(), self.id);
         let result = self.become_exclusive(wait, asked).await;
         match &result {

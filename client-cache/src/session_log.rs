@@ -19,7 +19,7 @@ pub(crate) fn log(before: &SessionState, state: &SessionState, leases: &BTreeMap
         SessionState::Connected { session } if matches!(before, SessionState::Jeopardy { .. }) => {
             tracing::info!(%session, leases = valid(), "safe again: a server has renewed the leases in use");
         }
-        SessionState::Connected { session } => tracing::info!(%session, leases = valid(), "connected"),
+        SessionState::Connected { session } => tracing::info!(%session, leases = valid(), "connected to the leader"),
         SessionState::Jeopardy { volumes } => {
             let ended = listed(volumes.iter().map(NodePath::to_string));
             tracing::info!(ended, leases = valid(), "in jeopardy: leases have ended, because no server renewed them");
@@ -27,7 +27,7 @@ pub(crate) fn log(before: &SessionState, state: &SessionState, leases: &BTreeMap
         SessionState::Expired { session } => {
             tracing::info!(%session, "expired, with all leases and locks; opening a new session");
         }
-        SessionState::Closed => tracing::info!("closed"),
+        SessionState::Closed => tracing::info!("the client is closed"),
     }
 }
 
@@ -112,12 +112,12 @@ mod tests {
             }
         });
         let expected = [
-            ("connected", "leases=\"/ for 1.9s, /services for 1.9s\""),
+            ("connected to the leader", "leases=\"/ for 1.9s, /services for 1.9s\""),
             ("in jeopardy", "ended=\"/services\" leases=\"/ for 1.9s\""),
             ("safe again", "session=7"),
             ("in jeopardy", "ended=\"none\" leases=\"none\""),
             ("expired", "session=7"),
-            ("closed", ""),
+            ("the client is closed", ""),
         ];
         let lines = lines.0.lock();
         assert_eq!(lines.len(), expected.len(), "{lines:?}");

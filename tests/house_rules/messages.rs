@@ -38,8 +38,8 @@ const COMMANDS: &str = "src/";
 
 /// Errors that no operator sees: the file, a part that only this error has, and the reason.
 const NOT_FOR_OPERATORS: &[(&str, &str, &str)] = &[
-    ("client-cache/src/lock.rs", "lock not handed over", "wraps an error for the program that hands over"),
-    ("client-cache/src/lock.rs", "lock may be handed over", "wraps an error for the program that hands over"),
+    ("client-cache/src/lock/hand_over.rs", "lock not handed over", "wraps an error for the program that hands over"),
+    ("client-cache/src/lock/hand_over.rs", "lock may be handed over", "wraps an error for the program that hands over"),
     ("client-cache/src/status.rs", "changes of the connection's state were missed", "told to the program that listens"),
     ("client-cache/src/recipes/mod.rs", "is out of range; expected 1 to", "told to the program that uses the recipe"),
     (

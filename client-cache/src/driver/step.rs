@@ -1,13 +1,15 @@
 //! What the driver gathers while it executes the effects of one input and of its follow-up inputs.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use leasehold_protocol::{
     holder::{HolderInput, SendId},
     message::{Answer, PUSH_REQUESTS_MAX, PushRequest, RecallReply, Request},
     object::{Content, Object},
+    path::NodePath,
 };
 
+use super::Driver;
 use crate::{dropped_copies::MissCause, shared_content::SharedContent};
 
 /// The context of one input and its follow-up inputs. Each of these is a step of the rules. The
@@ -46,10 +48,20 @@ impl DriverStep {
     }
 }
 
+impl Driver {
+    /// Counts a read that needed a server, in the volume of the path as known now. `gap` is the
+    /// time since the first grant that no read has followed. `None` if there is no such grant.
+    pub(crate) fn count_miss(&self, path: &NodePath, cause: MissCause, gap: Option<Duration>) {
+        let volume = self.core.lock().holder.volume_of(path);
+        self.cache_counters.miss(&volume, cause, gap);
+    }
+}
+
 /// Why a step with this input drops copies. Inputs that write drop the copies that the write
-/// changes; a write also ends all delays of consents, and these copies count as `Written`. A timeout
-/// drops only copies whose consent was delayed. Other inputs drop copies whose lease had ended, or
-/// whose volume has changed. If they end the delay of a consent, the copies count as `Expired`.
+/// changes; a write also ends all delays of consents, and these copies count as `Written`. A
+/// timeout drops only copies whose consent was delayed. Other inputs drop copies whose lease had
+/// ended, or whose volume has changed. If they end the delay of a consent, the copies count as
+/// `Expired`.
 pub(super) fn drop_cause(input: &HolderInput) -> MissCause {
     match input {
         HolderInput::Recalled(_) | HolderInput::Timeout { .. } => MissCause::Recalled,

@@ -330,7 +330,8 @@ async fn late_outcome_of_upgrade_brings_back_no_lock() {
     assert!(driver.core.lock().locks.is_empty());
 }
 
-/// The children of `/a`, or *not modified*, with a lease under this incarnation of the volume lease.
+/// The children of `/a`, or *not modified*, with a lease under this incarnation of the volume
+/// lease.
 fn leased(sequence: u64, incarnation: u64, is_modified: bool) -> Response {
     let children = Children { names: Default::default(), version: 1, modify_revision: Revision(1) };
     let grant = Grant {

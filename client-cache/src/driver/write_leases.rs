@@ -21,8 +21,8 @@ impl Driver {
         self.core.lock().holder.write_lease_value(lock, clock::now()).cloned()
     }
 
-    /// Sets the node's value in memory. Returns false if the application may not do that now. If the
-    /// write lease ends during the call, the value may be set, and is then reported as lost.
+    /// Sets the node's value in memory. Returns false if the application may not do that now. If
+    /// the write lease ends during the call, the value may be set, and is then reported as lost.
     pub(crate) fn set_under_write_lease(&self, lock: LockId, value: Value) -> bool {
         let mut core = self.core.lock();
         // The lease may end between this check and the clock reading of the step. So the value is

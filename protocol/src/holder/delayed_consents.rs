@@ -88,8 +88,8 @@ impl Holder {
             reached(Bound::DelayedConsents);
             return None;
         }
-        // The recall may be for a write of this client, which must not wait for the client itself. A
-        // later write of the client may wait behind a cancelled one.
+        // The recall may be for a write of this client, which must not wait for the client itself.
+        // A later write of the client may wait behind a cancelled one.
         if self.writes.are_sent() || !objects.iter().any(|object| self.may_serve(object, now)) {
             return None;
         }

@@ -225,8 +225,8 @@ impl KnownVolumes {
         renewals
     }
 
-    /// Whether a request to renew must be sent now. Schedules a later check of idle volumes. A lease
-    /// is not idle if a write in flight may attach a node or a lock to it.
+    /// Whether a request to renew must be sent now. Schedules a later check of idle volumes. A
+    /// lease is not idle if a write in flight may attach a node or a lock to it.
     pub(super) fn are_due(&mut self, now: Instant) -> bool {
         while let Some(top) = self.index.idle(now)
             && let Some(mut volume) = self.get_mut(&top)

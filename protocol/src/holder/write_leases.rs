@@ -70,8 +70,8 @@ impl WriteLeases {
         self.by_path.insert((path.clone(), id));
     }
 
-    /// The lock has no write lease any longer. A consent that waited only for this lock is ready. It
-    /// does not wait for a later write lease of the same lock.
+    /// The lock has no write lease any longer. A consent that waited only for this lock is ready.
+    /// It does not wait for a later write lease of the same lock.
     fn end(&mut self, id: LockId, path: &NodePath) {
         self.locks.remove(&id);
         self.by_path.remove(&(path.clone(), id));

@@ -42,8 +42,7 @@ pub(super) struct UnansweredWrite {
     sendings: u32,
     /// The server refused a lease for its node or lock. It is sent anyway, and gets a refusal.
     goes_without_lease: bool,
-    /// It was refused because the volume was unknown or its lease replaced. It is sent again under
-    /// another sequence.
+    /// Refused, as its volume was unknown or its lease replaced: sent again under another sequence.
     has_second_sequence: bool,
 }
 
@@ -233,8 +232,7 @@ impl OwnWrites {
 
     /// The nodes that sent writes may attach, and the nodes that they may lock.
     pub(super) fn attaching_paths(&self) -> impl Iterator<Item = &NodePath> {
-        let sent = self.pending.values().filter(|pending| pending.sendings > 0);
-        sent.flat_map(|pending| attached_to_session(&pending.write))
+        self.pending.values().filter(|write| write.sendings > 0).flat_map(|write| attached_to_session(&write.write))
     }
 
     /// Ends all writes. Returns them in order, and whether each was sent. Sequences restart at 1.

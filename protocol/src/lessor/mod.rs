@@ -51,6 +51,7 @@ mod renewals;
 mod requests;
 mod services;
 mod sessions;
+mod step_context;
 mod terms_by_use;
 #[cfg(test)]
 mod tests;
@@ -70,9 +71,9 @@ use crate::{
     drift::ClockAnswer,
     id::{CoveringNumber, Epoch, Incarnation, RequestId, Revision, SessionId},
     lease_policy::LeaseRequest,
-    limits::{LimitError, Limits},
+    limits::Limits,
     message::{Answer, Promise, Refusal, Renew, Response},
-    object::{Content, Object},
+    object::Object,
     path::NodePath,
     planted::{Bug, Planted},
     state::State,
@@ -90,6 +91,7 @@ use object_leases::ObjectLeases;
 use proposal_queue::ProposalQueue;
 use recalls::RecallChannel;
 use renewals::Renewals;
+use step_context::StepContext;
 use terms_by_use::TermsByUse;
 use volume_leases::AcquireRequest;
 use watches::WaitingWatches;
@@ -243,27 +245,6 @@ pub struct Lessor {
     /// The present object terms of volumes whose terms follow their use.
     terms_by_use: TermsByUse,
     counters: Unhashed<VolumeCounters>,
-}
-
-struct StepContext<'a> {
-    state: &'a State,
-    now: Instant,
-    effects: Vec<LessorEffect>,
-    /// About how many bytes of content this step has sent as answers to reads.
-    read_bytes: usize,
-    /// How many reads this step has answered that came along with requests for volume leases.
-    first_reads: usize,
-    /// How many watches this step has answered, and how many events it has reported to them.
-    watch_events: usize,
-    /// The lists that this step has read, of those with purged nodes.
-    lists_with_purged: BTreeMap<Object, Result<Content, LimitError>>,
-}
-
-impl<'a> StepContext<'a> {
-    fn new(state: &'a State, now: Instant) -> Self {
-        let effects = Vec::new();
-        Self { state, now, effects, read_bytes: 0, first_reads: 0, watch_events: 0, lists_with_purged: BTreeMap::new() }
-    }
 }
 
 impl Lessor {

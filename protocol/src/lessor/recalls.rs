@@ -23,8 +23,8 @@ use crate::{
 pub const RECALL_RESEND_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Before the lessor recalls some sets, it looks for an unanswered recall that includes all of
-/// them. It examines at most this many for each set. If none of these does, the sets are recalled once more,
-/// which costs only a message. Recalls that share one set and differ in others are rare.
+/// them. It examines at most this many for each set. If none of these does, the sets are recalled
+/// once more, which costs only a message. Recalls that share one set and differ in others are rare.
 const CANDIDATES_MAX: usize = 16;
 
 /// One session's stamps and recalls in one epoch.
@@ -147,10 +147,10 @@ impl RecallChannel {
         unsent.into_iter().filter_map(|stamp| self.resend(stamp, now)).collect()
     }
 
-    /// An unanswered recall that is later than the last grant, includes all the sets, and covers the
-    /// write lease. For each set, the function takes up to [`CANDIDATES_MAX`] recalls that include
-    /// the set. It searches the shortest of these lists for a recall that includes all sets, the
-    /// oldest first.
+    /// An unanswered recall that is later than the last grant, includes all the sets, and covers
+    /// the write lease. For each set, the function takes up to [`CANDIDATES_MAX`] recalls that
+    /// include the set. It searches the shortest of these lists for a recall that includes all
+    /// sets, the oldest first.
     fn unanswered_recall_of(&self, epoch: Epoch, NewRecall { sets, write_lease, .. }: &NewRecall) -> Option<Stamp> {
         let mut fewest: Option<Vec<Stamp>> = None;
         for set in sets {

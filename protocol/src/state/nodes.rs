@@ -209,13 +209,9 @@ impl State {
             visit(1);
             let name = &path.as_str()[lower.len()..];
             match name.find('/') {
-                None => {
-                    let name = self.is_live(node).then_some(name);
-                    if !fits(name) {
-                        return None;
-                    }
-                    names.extend(name.map(str::to_owned));
-                }
+                None if !fits(self.is_live(node).then_some(name)) => return None,
+                None if self.is_live(node) => names.push(name.to_owned()),
+                None => {}
                 // A descendant of a child that the walk has passed: seek past its subtree.
                 Some(end) => {
                     let after_subtree = after_all_below(&path.as_str()[..=lower.len() + end]);

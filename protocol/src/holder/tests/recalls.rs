@@ -128,7 +128,8 @@ fn consents_piggyback_until_request_with_them_is_answered() {
     assert_eq!(client.only(&effects).1.header.consents, []);
 }
 
-/// The replies to the recalls have brought these consents. If one was lost, the leader recalls again.
+/// The replies to the recalls have brought these consents. If one was lost, the leader recalls
+/// again.
 #[test]
 fn consents_beyond_the_bound_drop_the_oldest() {
     let mut client = Client::with(|config| config.bounds.consents_waiting_max = 2).connect().lease();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ObjectLeases, tracks::RecordingId};
+use super::{ObjectLeases, entries::RecordingId};
 
 impl ObjectLeases {
     /// Checks that the tables agree.

@@ -15,7 +15,8 @@ pub(super) type DropKey = (SessionId, NodePath);
 /// Object leases that a session has dropped, and that are still in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PendingDrop {
-    /// Leases with stamps up to this are invalid. `None`: only leases of recordings that have ended.
+    /// Leases with stamps up to this are invalid. `None`: only leases of recordings that have
+    /// ended.
     pub(super) through: Option<u64>,
     /// The next object to visit.
     pub(super) next: Option<Object>,

@@ -19,7 +19,7 @@ use crate::{
     work::{CountVisits, visit},
 };
 
-use super::{EVERYONE, tracks::RecordingId};
+use super::EVERYONE;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::lessor) struct ObjectLease {
@@ -72,6 +72,11 @@ impl GrantSource {
         }
     }
 }
+
+/// A time during which the leader records the object leases of a track. If it stops and begins
+/// again, that is another recording, and the entries of the earlier one stay invalid.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct RecordingId(pub(super) u64);
 
 /// An object lease, and the recording to which it belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -17,8 +17,7 @@ use crate::{
 
 use super::{
     ObjectLeases,
-    entries::{LeaseEntry, ObjectLease},
-    tracks::RecordingId,
+    entries::{LeaseEntry, ObjectLease, RecordingId},
 };
 
 /// A session that may hold an object, for inspection.

@@ -9,7 +9,7 @@
 //!
 //! One session may have a million object leases, and one consent or the end of one volume lease may
 //! end them all. They become invalid at once: an object lease counts only while its
-//! [recording](tracks::RecordingId) goes on, and no pending drop includes it. The lessor removes the
+//! [recording](entries::RecordingId) goes on, and no pending drop includes it. The lessor removes the
 //! entries from memory in parts of at most [`FORGOTTEN_PER_STEP`]: the first part at once, the
 //! others in later steps.
 //!

@@ -16,10 +16,7 @@ use crate::{
     work::{CountVisits, visit},
 };
 
-use super::{
-    entries::{LeaseEntry, ObjectLease},
-    tracks::RecordingId,
-};
+use super::entries::{LeaseEntry, ObjectLease, RecordingId};
 
 /// The object leases of one session strictly below a node, of one recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

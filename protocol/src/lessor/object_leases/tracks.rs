@@ -15,7 +15,10 @@ use crate::{
     work::CountVisits,
 };
 
-use super::{EVERYONE, entries::LeaseEntry};
+use super::{
+    EVERYONE,
+    entries::{LeaseEntry, RecordingId},
+};
 
 /// The leader's view of the object leases under one volume lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -28,11 +31,6 @@ pub(in crate::lessor) struct VolumeTrack {
     /// removed yet.
     pub(in crate::lessor) entries: usize,
 }
-
-/// A time during which the leader records the object leases of a track. If it stops and begins
-/// again, that is another recording, and the entries of the earlier one stay invalid.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct RecordingId(pub(super) u64);
 
 /// Whether the recorded object leases are all that the session can have.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -164,8 +164,8 @@ impl PendingWrites {
         ready
     }
 
-    /// Marks a write as proposed: later writes may follow it into the log, unless it `was_uncovered`.
-    /// Returns the writes that became ready.
+    /// Marks a write as proposed: later writes may follow it into the log, unless it
+    /// `was_uncovered`. Returns the writes that became ready.
     pub(super) fn proposed(&mut self, write_id: PendingWriteId) -> Vec<PendingWriteId> {
         let Some(pending) = self.pending.get_mut(&write_id) else { return Vec::new() };
         pending.is_proposed = true;
@@ -367,9 +367,9 @@ impl PendingWrites {
         self.revocations.proposed(write_id, pending);
     }
 
-    /// Releases the writes that wait for this one. Returns those that became ready. If this one still
-    /// `blocked` them, because it was dropped before it was proposed, or was uncovered, writes ahead
-    /// of it may block too. From now on the released writes wait for those directly.
+    /// Releases the writes that wait for this one. Returns those that became ready. If this one
+    /// still `blocked` them, because it was dropped before it was proposed, or was uncovered,
+    /// writes ahead of it may block too. From now on the released writes wait for those directly.
     fn release_behind(&mut self, write_id: PendingWriteId, blocked: bool) -> Vec<PendingWriteId> {
         let mut ready = Vec::new();
         for other in self.behind.take(write_id).into_iter().counted() {

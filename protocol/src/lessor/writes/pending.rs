@@ -54,8 +54,9 @@ pub(in crate::lessor) struct PendingWrite {
     /// About how many bytes of memory it takes, with its waits. Computed when it enters, and again
     /// when `footprint` or `waits` change.
     pub(super) bytes: usize,
-    /// The nearest earlier blocking writes (`blocks_later`) that it waits for. Each shares an object
-    /// with this write, attaches nodes to one of its `purged_leases`, or revokes one of them too.
+    /// The nearest earlier blocking writes (`blocks_later`) that it waits for. Each shares an
+    /// object with this write, attaches nodes to one of its `purged_leases`, or revokes one of them
+    /// too.
     pub(super) ahead: BTreeSet<PendingWriteId>,
     /// For each of its `attaching_leases`: the last earlier revocation or purge that blocks it
     /// (`blocks_later`).

@@ -1,9 +1,9 @@
 //! The queues of objects and subtrees: the pending writes of each, in their order (S3).
 //!
-//! A write *blocks* later ones until it is proposed. If it was found uncovered, it blocks them until
-//! it ends. In each of its queues, a write waits only for the last blocking write ahead, which waits
-//! for the writes ahead of itself. So with thousands of writes of one object, each costs no more
-//! than a single write. Only flushes *pass*: they wait for no write (S10).
+//! A write *blocks* later ones until it is proposed. If it was found uncovered, it blocks them
+//! until it ends. In each of its queues, a write waits only for the last blocking write ahead,
+//! which waits for the writes ahead of itself. So with thousands of writes of one object, each
+//! costs no more than a single write. Only flushes *pass*: they wait for no write (S10).
 
 use std::collections::{BTreeMap, BTreeSet};
 
