@@ -68,6 +68,8 @@ impl Driver {
         core.orders = None;
         tracing::warn!("the client is closed, because it panicked");
         core.discard_rules();
+        core.lose_all_leases();
+        self.closed.cancel();
         self.step_unguarded(core, HolderInput::Close);
     }
 }

@@ -320,12 +320,20 @@ impl Holder {
         // If the server is not busy, it refuses this path for good, for example because it is too
         // long. The top of the volume may be shorter.
         let is_last = !is_busy && acquisition.path == *top;
+        let mut given_up = None;
         if !is_busy {
             let path = std::mem::replace(&mut acquisition.path, top.clone());
             if acquisition.is_sent {
                 self.suspending.remove(&path);
                 self.suspending.add(top);
+                given_up = Some(path);
             }
+        }
+        if let Some(path) = given_up {
+            // The request no longer names the volumes between its top and the path.
+            self.notify_validities(&path);
+            self.lose_attached_without_lease_above(&path);
+            self.lose_locks_without_lease_above(&path);
         }
         self.go_without_lease(waiters);
         if self.end_replaceable(replaceable) && !is_last {

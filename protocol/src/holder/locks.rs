@@ -357,7 +357,13 @@ impl Holder {
     /// has said so.
     pub(super) fn lose_all_locks(&mut self, may_remain: bool) {
         let locks = std::mem::take(&mut self.locks).by_id;
-        locks.iter().for_each(|(id, own)| self.lose_write_lease(*id, own));
+        for (id, own) in &locks {
+            self.lose_write_lease(*id, own);
+            // A flush that has just ended with the session may have noted its value there.
+            if let Some(mut volume) = self.volumes.get_mut(&own.volume) {
+                volume.unflushed.remove(id);
+            }
+        }
         self.notify_locks_lost(locks.into_keys().collect(), may_remain);
     }
 

@@ -177,9 +177,10 @@ impl VolumeIndex {
         self.joining.at(now)
     }
 
-    /// The volumes whose leases a heartbeat renews.
-    pub(super) fn ahead(&self) -> impl Iterator<Item = &NodePath> {
-        self.ahead.at(EVER)
+    /// The volumes whose leases a heartbeat renews: first those that must be renewed now.
+    pub(super) fn ahead(&self, now: Instant) -> impl Iterator<Item = &NodePath> {
+        let due = self.due.0.iter().take_while(move |(due, _)| *due <= now).map(|(_, top)| top).counted();
+        due.chain(self.ahead.at(EVER))
     }
 
     /// The volumes whose leases are needed.

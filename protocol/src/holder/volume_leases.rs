@@ -208,7 +208,14 @@ impl KnownVolumes {
         // first. So the next request renews the others.
         let room = RENEWALS_MAX - chosen.len();
         match reason {
-            RenewalSelection::Ahead => chosen.extend(self.index.ahead().take(room).cloned()),
+            // A lease that must be renewed is in both lists, so this looks at twice the room.
+            RenewalSelection::Ahead => {
+                for top in self.index.ahead(now).take(2 * room) {
+                    if chosen.len() < RENEWALS_MAX {
+                        chosen.insert(top.clone());
+                    }
+                }
+            }
             RenewalSelection::All => chosen.extend(self.index.needed().take(room).cloned()),
             _ => chosen.extend(self.index.joining(now).take(room).cloned()),
         }
@@ -436,6 +443,30 @@ mod tests {
         }
         assert_eq!(renewed.len(), count);
         assert!(!volumes.are_due(later));
+    }
+
+    /// Its renewal was in flight when the connection ended. The others are not due, and answered.
+    #[test]
+    fn heartbeat_renews_due_lease_before_leases_that_are_not_due() {
+        let (term, now) = (Duration::from_secs(10), Instant::ZERO.after(Duration::from_secs(100)));
+        let mut volumes = leased(2 * RENEWALS_MAX, |_| term, now);
+        let due = NodePath::parse("/7").expect("a path");
+        let mut volume = volumes.get_mut(&due).expect("it is known");
+        let lease = volume.lease.as_mut().expect("it is leased");
+        lease.pace.renewal_sent(lease.until, now);
+        let later = lease.pace.due;
+        lease.until = now.after(2 * term);
+        drop(volume);
+        for number in (0..2 * RENEWALS_MAX).filter(|number| *number != 7) {
+            let top = NodePath::parse(&format!("/{number}")).expect("a path");
+            let mut volume = volumes.get_mut(&top).expect("it is known");
+            let lease = volume.lease.as_mut().expect("it is leased");
+            (lease.pace.due, lease.until) = (later.after(Duration::from_secs(1)), later.after(term));
+        }
+        assert!(volumes.are_due(later));
+        let renewals = volumes.renewals(RenewalSelection::Ahead, true, later);
+        assert!(renewals.len() == RENEWALS_MAX && renewals.iter().any(|renew| renew.volume == due));
+        assert!(!volumes.are_due(later), "nothing else is due");
     }
 
     #[test]

@@ -56,8 +56,9 @@ pub(super) struct OwnWrites {
     last_sequence: Sequence,
     backlog: Backlog,
     /// A sent write was cancelled, and the leader may still have it. The answer to a request from
-    /// this send id on shows that the leader has dropped or proposed it.
-    given_up: Option<SendId>,
+    /// this send id on shows that the leader has dropped or proposed it, unless an earlier write
+    /// than this sequence is unanswered: then the request did not give it up.
+    given_up: Option<(SendId, Sequence)>,
     bounds: HolderBounds,
 }
 
@@ -222,7 +223,8 @@ impl OwnWrites {
     /// The leader has handled this request, so it has dropped the cancelled writes below the
     /// request's `unanswered_from`.
     pub(super) fn handled(&mut self, send_id: SendId) {
-        self.given_up = self.given_up.filter(|given_up| send_id < *given_up);
+        let unanswered_from = self.unanswered_from();
+        self.given_up = self.given_up.filter(|(from, sequence)| send_id < *from || unanswered_from <= *sequence);
     }
 
     /// Whether a pending write attaches nodes to, or locks under, leases of the session.
@@ -408,8 +410,9 @@ impl Holder {
         if let Some(send_id) = pending.send_id {
             self.in_flight.end(send_id);
         }
-        if pending.sendings > 0 {
-            self.writes.given_up = Some(self.in_flight.next());
+        if let Some(sequence) = pending.sequence {
+            let last = self.writes.given_up.map_or(sequence, |(_, last)| last.max(sequence));
+            self.writes.given_up = Some((self.in_flight.next(), last));
         }
         Some(pending)
     }
@@ -453,7 +456,7 @@ impl Holder {
     fn end_write(&mut self, write_id: WriteId) -> Option<UnansweredWrite> {
         let pending = self.writes.end(write_id)?;
         // Earlier requests may name this write as the lowest that is not given up.
-        self.writes.given_up = self.writes.given_up.map(|_| self.in_flight.next());
+        self.writes.given_up = self.writes.given_up.map(|(_, sequence)| (self.in_flight.next(), sequence));
         if pending.sendings > 0 {
             attached_to_session(&pending.write).for_each(|path| self.volumes.end_attaching(path));
         }

@@ -132,6 +132,22 @@ impl State {
         }
     }
 
+    /// Checks that the session's lease has room for a lock on the node. The lessor asks when the
+    /// request arrives. Requests in flight do not count each other, so they can exceed the bound.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteRefusal::LeaseFull`].
+    pub(crate) fn check_lock_room(&self, session: SessionId, path: &NodePath) -> Result<(), WriteRefusal> {
+        let Ok((_, incarnation)) = self.lease_for_lock(session, path) else { return Ok(()) };
+        let got = self.locks.count_of_lease(incarnation);
+        if got < LOCKS_PER_LEASE_MAX {
+            return Ok(());
+        }
+        reached(Bound::LocksPerLease);
+        Err(WriteRefusal::LeaseFull { path: path.clone(), got, most: LOCKS_PER_LEASE_MAX })
+    }
+
     /// Checks that a requested lock can be granted or wait.
     ///
     /// # Errors
@@ -145,12 +161,7 @@ impl State {
         intended: &IntendedLeases,
     ) -> Result<(), WriteRefusal> {
         self.check_intended(session, path, &Attach::Session, intended)?;
-        let (_, incarnation) = self.lease_for_lock(session, path)?;
-        let count = self.locks.count_of_lease(incarnation);
-        if count >= LOCKS_PER_LEASE_MAX {
-            reached(Bound::LocksPerLease);
-            return Err(WriteRefusal::LeaseFull { path: path.clone(), got: count, most: LOCKS_PER_LEASE_MAX });
-        }
+        self.lease_for_lock(session, path)?;
         let count = self.locks.by_path.get(path).map_or(0, NodeLocks::len) as u64;
         if count >= LOCKS_PER_NODE_MAX {
             reached(Bound::LocksPerNode);

@@ -262,6 +262,22 @@ fn request_that_gives_up_too_little_allows_no_delay() {
     assert!(effects.contains(&consent(41)), "{effects:?}");
 }
 
+/// The first write is answered after the request that could not give up the second.
+#[test]
+fn request_before_an_answer_gives_up_too_little() {
+    let mut client = delaying().cache("/b", 3);
+    let effects = client.write(1, put("/c"));
+    let write = client.only(&effects).0;
+    client.write(2, put("/d"));
+    client.step(HolderInput::CancelWrite(WriteId(2)));
+    let effects = client.read(5, "/other");
+    let read = client.only(&effects).0;
+    client.answer(read, answer(Some(value(10)), None));
+    client.answer(write, written_answer(Written::default()));
+    let effects = client.recall(recall(41, 1, vec![one("/b")]));
+    assert!(effects.contains(&consent(41)), "{effects:?}");
+}
+
 #[test]
 fn consent_due_while_registering_is_sent_once_registered() {
     let mut client = delaying();

@@ -236,7 +236,8 @@ impl Lessor {
             }
             Write::Lock { path, delay, .. } => {
                 let ending = self.attaches_to_ending(session, path, &Attach::Session, cx.state).map(Refusal::from);
-                limits.check_lock_delay(path, *delay).err().map(Refusal::from).or(ending)
+                let full = cx.state.check_lock_room(session, path).err().map(Refusal::Write);
+                limits.check_lock_delay(path, *delay).err().map(Refusal::from).or(ending).or(full)
             }
             Write::Delete { .. }
             | Write::RemoveVolume { .. }

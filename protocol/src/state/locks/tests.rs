@@ -275,11 +275,11 @@ fn locks_under_a_lease_are_bounded() {
     }
     let (got, most) = (LOCKS_PER_LEASE_MAX, LOCKS_PER_LEASE_MAX);
     let refusal = WriteRefusal::LeaseFull { path: path("/a"), got, most };
-    assert_eq!(waiters.ask_without_rows(lock("/a", Exclusive, true)), Err(refusal));
-    let other = waiters.fixture.footprint(waiters.sessions[1], &lock("/a", Exclusive, true));
-    assert!(other.is_ok(), "another session has another lease");
+    let room = |waiters: &Waiters, of: usize| waiters.fixture.state.check_lock_room(waiters.sessions[of], &path("/a"));
+    assert_eq!(room(&waiters, 0), Err(refusal));
+    assert_eq!(room(&waiters, 1), Ok(()), "another session has another lease");
     waiters.fixture.state.unlock(last.expect("a lock").lock, &mut Touched::default());
-    assert_eq!(waiters.ask_without_rows(lock("/a", Exclusive, true)), Ok(()));
+    assert_eq!(room(&waiters, 0), Ok(()));
 }
 
 impl Waiters {
