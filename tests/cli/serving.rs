@@ -152,11 +152,11 @@ fn health_has_a_line_for_each_endpoint_and_a_status() {
     let asked = Cli::of(cluster.address(leader));
     assert_eq!(asked.run(["health"]).status, 0, "only the asked servers count");
     cluster.kill(other);
-    let last = eventually("the last server leads no more", || {
+    let expected = format!("{} is unhealthy: no leader is known\n", cluster.address(leader));
+    eventually("the last server leads no more", || {
         let ran = asked.run(["health"]);
-        if ran.status == 3 { Ok(ran) } else { Err(format!("{ran:?}")) }
+        if (ran.status, ran.text()) == (3, expected.as_str()) { Ok(()) } else { Err(format!("{ran:?}")) }
     });
-    assert_eq!(last.text(), format!("{} is unhealthy: no leader is known\n", cluster.address(leader)));
 }
 
 #[test]

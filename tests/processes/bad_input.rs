@@ -213,6 +213,7 @@ async fn invalid_commands_are_refused_with_numbers_and_no_change() {
     let mut cluster = Cluster::start(3);
     let cli = cluster.cli();
     let client = cluster.client("bystander").await;
+    client.put("/kept", "first").await.expect("written");
     let written = client.put("/kept", "kept").await.expect("written").revision;
     let status = cluster.caught_up(&cluster.ids());
 
