@@ -62,7 +62,8 @@ impl WatchBuilder<'_> {
     }
 
     /// About how many bytes of changes the client buffers. It requests more only after the
-    /// application has taken those. A single change is buffered whole, whatever its size.
+    /// application has taken those. More than 1 MiB has no effect. A single change is buffered whole,
+    /// up to 8 MiB.
     pub fn buffer_bytes(mut self, bytes: u32) -> Self {
         self.buffer_bytes = bytes;
         self
@@ -78,7 +79,7 @@ impl WatchBuilder<'_> {
         let Self { client, path, from, recursive, buffer_bytes, timeout } = self;
         let path = path?;
         let watched = if recursive { WatchScope::Subtree(path) } else { WatchScope::Node(path) };
-        // The last change that is known already. Revision 1 is the first.
+        // A watch reports what comes after a revision, so it starts one before `from`.
         let after = from.map(|from| Revision(from.0.saturating_sub(1)));
         let (id, receiver) = client.driver().watch(watched, after, buffer_bytes);
         let driver = client.shared_driver();
@@ -155,7 +156,7 @@ impl WatchItem {
 /// is dropped, when the client is closed, or when the history no longer has its next change
 /// ([`WatchError::Compacted`]).
 ///
-/// A watch that the application does not read sends no requests and delays no writes.
+/// A watch that the application does not read sends at most one request, and delays no writes.
 ///
 /// It is a [`Stream`], which ends after its first error. [`Watch::next`] is the same without the
 /// `Option`, and needs no import.

@@ -191,9 +191,9 @@ impl Driver {
         if let Ok(outcome) = tokio::time::timeout(timeout, &mut outcome).await {
             return outcome.unwrap_or(Err(holder::WriteFailure::OutcomeUnknown)).map_err(|error| ended(error, path));
         }
-        // This cancels the write. Then the holder reports the outcome, unless it just came. The
-        // holder cancels no write whose outcome it needs, such as a downgrade. Then the outcome is
-        // unknown here.
+        // This cancels the write, and the holder reports at once whether it was sent, unless the
+        // outcome has just come. The holder refuses to cancel a write whose outcome it needs, such
+        // as a downgrade: then there is no report.
         drop(wait);
         let outcome = outcome.try_recv().unwrap_or(Err(holder::WriteFailure::OutcomeUnknown));
         outcome.map_err(|error| match (error, self.status.unavailable()) {
@@ -237,8 +237,8 @@ pub(crate) fn ended(error: holder::WriteFailure, path: Option<NodePath>) -> Writ
 
 impl Client {
     /// Sets a node's value. Creates the node and its missing ancestors. When this returns, no
-    /// client reads the old value any longer. This client's next read of the node usually comes
-    /// from memory.
+    /// client reads the old value any longer. If this client has a lease on the volume, its next read
+    /// of the node usually comes from memory.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -40,7 +40,7 @@ struct OwnWatch {
     /// All changes up to this revision are reported. `None` until the start of the watch is known.
     after: Option<Revision>,
     bytes_max: u32,
-    /// An answer without changes has come. From then on, its requests wait at the server, even if
+    /// An answer without changes has come, other than the one that told the start. From then on, its requests wait at the server, even if
     /// it is behind because reports are held up.
     is_caught_up: bool,
     stage: WatchStage,

@@ -42,7 +42,7 @@ pub(super) struct UnansweredWrite {
     sendings: u32,
     /// The server refused a lease for its node or lock. It is sent anyway, and gets a refusal.
     goes_without_lease: bool,
-    /// Refused, as its volume was unknown or its lease replaced: sent again under another sequence.
+    /// It was refused once (`is_misplaced`), and has used its one chance of another sequence.
     has_second_sequence: bool,
 }
 

@@ -78,8 +78,8 @@ struct WaitingWatch {
     ends_at: Instant,
     /// When it gets a progress mark although there are changes, if they must wait.
     mark_at: Instant,
-    /// `Some` if it is woken. Between `after` and this revision nothing in its scope changed. A
-    /// later change may have.
+    /// If it is woken: a revision up to which nothing in its scope has changed since `after`. The
+    /// change that woke it is later.
     woken: Option<Revision>,
 }
 
@@ -408,8 +408,8 @@ impl Lessor {
     }
 
     /// Sends a mark, and no changes, to each watch whose time is up. A woken watch gets one only if
-    /// no report may be sent now: to anyone (`are_blocked`), or to its session, which then has no
-    /// turn. The other woken ones get their changes in the next steps.
+    /// reports to its session are held up, or those to all sessions (`are_blocked`). The other
+    /// woken ones get their changes in the next steps.
     fn mark_progress(&mut self, are_blocked: bool, cx: &mut StepContext<'_>) {
         let bounds = &self.config.bounds;
         let over = |times: &BTreeSet<(Instant, RequestId)>| {

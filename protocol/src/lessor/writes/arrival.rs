@@ -121,8 +121,10 @@ impl Lessor {
     /// the nodes that a transaction compares could switch its branch again and again. So from now
     /// on the lessor gathers consents for both branches, and the transaction enters the queues of
     /// all nodes whose data it compares. No later write of these is applied before the transaction.
-    /// So it gathers three times at most: on arrival, after a write before it, and after a write
-    /// that followed its first proposal into the log.
+    /// So it gathers three times at most: on arrival; again, if an earlier write changed its
+    /// footprint; once more, if a write that was already behind its first proposal in the log
+    /// changed it again. This does not hold for a write that the state would refuse now: its
+    /// footprint is empty, so it enters no queue.
     pub(in crate::lessor) fn footprint_again(&self, request: &ClientWrite, state: &State) -> Vec<ObjectSet> {
         let ClientWrite { session: writer, write, intended, .. } = request;
         within_a_command(match write {

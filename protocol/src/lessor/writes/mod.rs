@@ -4,7 +4,8 @@
 //! On arrival, a write enters the queues of all objects that it may change. From then on the lessor
 //! grants no lease on them. It proposes the write when all consents are in, and every earlier write
 //! that shares an object is proposed. The log preserves the order, so the next write need not wait
-//! for the commit. Only behind a write that was found uncovered, later ones wait until it ends.
+//! for the commit. If a write was applied without effect, because its consents did not cover it
+//! (*uncovered*), later ones wait until it ends.
 //!
 //! [`PendingWrites`] owns the writes, and keeps in step the tables that say what each write waits
 //! for. Each table is in a file of its own: `queues` by object, `revocations` by lease, `behind` by
@@ -338,8 +339,7 @@ impl PendingWrites {
     }
 
     /// Lets a write that attaches nodes to these leases wait for the last earlier revocation or
-    /// purge of each. When this revocation or purge no longer blocks the write, the write waits for
-    /// the last earlier one that still blocks (S7b).
+    /// purge of each (S7b). `release_attaching` then makes it wait for the one before.
     fn block_on_revocations(&mut self, write_id: PendingWriteId, attaching: &BTreeSet<Incarnation>) {
         for lease in attaching.iter().counted() {
             if let Some(other) = self.revocations.last_of(*lease, write_id) {

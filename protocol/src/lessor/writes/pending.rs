@@ -55,13 +55,13 @@ pub(in crate::lessor) struct PendingWrite {
     /// when `footprint` or `waits` change.
     pub(super) bytes: usize,
     /// The nearest earlier blocking writes (`blocks_later`) that it waits for. Each shares an
-    /// object with this write, attaches nodes to one of its `purged_leases`, or revokes one of them
-    /// too.
+    /// object with this write. If this write removes nodes of leases, some may instead attach nodes
+    /// to such a lease, or remove its nodes too.
     pub(super) ahead: BTreeSet<PendingWriteId>,
     /// For each of its `attaching_leases`: the last earlier revocation or purge that blocks it
     /// (`blocks_later`).
     pub(super) revocations_ahead: BTreeSet<PendingWriteId>,
-    /// The volume in whose counters it counts. None for a purge.
+    /// The volume in whose counters it counts. None for a purge, and for a write without a path.
     pub(super) counted_in: Unhashed<Option<NodePath>>,
     /// It was applied once without effect, because its consents did not cover all objects that it
     /// would have changed.

@@ -24,8 +24,8 @@ pub(super) struct WriteQueue {
 }
 
 impl WriteQueue {
-    /// The last blocking write before this one that does not pass, and the passing writes after
-    /// that. The passing writes must be included, because they wait for no write.
+    /// Walks back from this write: each blocking flush, up to and including the first blocking
+    /// write that is no flush. The flushes are needed, because they do not wait for that write.
     fn last_before(&self, write_id: PendingWriteId) -> impl Iterator<Item = PendingWriteId> {
         up_to_one_that_waits(self.blocking.range(..write_id).rev())
     }
