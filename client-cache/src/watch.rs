@@ -62,8 +62,8 @@ impl WatchBuilder<'_> {
     }
 
     /// About how many bytes of changes the client buffers. It requests more only after the
-    /// application has taken those. More than 1 MiB has no effect. A single change is buffered whole,
-    /// up to 8 MiB.
+    /// application has taken those. More than 1 MiB has no effect. A single change is buffered
+    /// whole, up to 8 MiB.
     pub fn buffer_bytes(mut self, bytes: u32) -> Self {
         self.buffer_bytes = bytes;
         self

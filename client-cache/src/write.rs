@@ -237,8 +237,8 @@ pub(crate) fn ended(error: holder::WriteFailure, path: Option<NodePath>) -> Writ
 
 impl Client {
     /// Sets a node's value. Creates the node and its missing ancestors. When this returns, no
-    /// client reads the old value any longer. If this client has a lease on the volume, its next read
-    /// of the node usually comes from memory.
+    /// client reads the old value any longer. If this client has a lease on the volume, its next
+    /// read of the node usually comes from memory.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -74,9 +74,10 @@ impl Text for EventLine {
         }
         if let Some(value) = &self.value {
             let mark = if self.encoding == Some("base64") { "(base64) " } else { "" };
-            line = format!("{line} {mark}{}", escaped(value));
+            let value = format!("{mark}{}", escaped(value));
+            line = if value.is_empty() { line } else { format!("{line} {value}") };
         }
-        out.extend_from_slice(format!("{}\n", line.trim_end()).as_bytes());
+        out.extend_from_slice(format!("{line}\n").as_bytes());
     }
 }
 
@@ -156,6 +157,7 @@ mod tests {
     fn a_line_says_what_happened_and_why_if_nobody_asked_for_it() {
         assert_eq!(line(Some("two words"), "request"), "7 put / two words\n");
         assert_eq!(line(Some(""), "request"), "7 put /\n");
+        assert_eq!(line(Some(" x "), "request"), "7 put /  x \n", "blanks belong to the value");
         assert_eq!(line(Some("a\nb\\"), "request"), "7 put / a\\nb\\\\\n", "one line, whatever was written");
         assert_eq!(line(None, "expired"), "7 delete / (expired)\n");
     }

@@ -40,8 +40,8 @@ struct OwnWatch {
     /// All changes up to this revision are reported. `None` until the start of the watch is known.
     after: Option<Revision>,
     bytes_max: u32,
-    /// An answer without changes has come, other than the one that told the start. From then on, its requests wait at the server, even if
-    /// it is behind because reports are held up.
+    /// An answer without changes has come, other than the one that told the start. From then on,
+    /// its requests wait at the server, even if it is behind because reports are held up.
     is_caught_up: bool,
     stage: WatchStage,
 }
