@@ -137,6 +137,6 @@ mod tests {
         let driver = Driver::new(Options::new(["127.0.0.1:1"]), 0);
         let lines = Lines::default();
         with_default(lines.clone(), || driver.end());
-        assert_eq!(*lines.0.lock(), ["message=closed "]);
+        assert_eq!(*lines.0.lock(), ["message=the client is closed "]);
     }
 }
