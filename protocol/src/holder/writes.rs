@@ -198,9 +198,7 @@ impl OwnWrites {
 
     /// Removes and returns the writes for which sequences are free now.
     fn take_backlog(&mut self) -> Vec<WriteId> {
-        let is_flush = |write_id: WriteId| {
-            self.pending.get(&write_id).is_some_and(|pending| matches!(pending.write, Write::Flush { .. }))
-        };
+        let is_flush = |id: WriteId| self.pending.get(&id).is_some_and(|own| matches!(own.write, Write::Flush { .. }));
         let reserved = if self.backlog.first().is_some_and(is_flush) { 0 } else { self.bounds.flushes_out_max };
         let room = self.room().saturating_sub(reserved);
         (0..room).map_while(|_| self.backlog.pop()).collect()
@@ -223,8 +221,7 @@ impl OwnWrites {
     /// The leader has handled this request, so it has dropped the cancelled writes below the
     /// request's `unanswered_from`.
     pub(super) fn handled(&mut self, send_id: SendId) {
-        let unanswered_from = self.unanswered_from();
-        self.given_up = self.given_up.filter(|(from, sequence)| send_id < *from || unanswered_from <= *sequence);
+        self.given_up = self.given_up.filter(|(from, last)| send_id < *from || self.unanswered_from() <= *last);
     }
 
     /// Whether a pending write attaches nodes to, or locks under, leases of the session.
